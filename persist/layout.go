@@ -9,6 +9,7 @@ import (
 	"hash/crc32"
 	"os"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -197,6 +198,12 @@ func (r *Region) BootID() (id [16]byte, ok bool) {
 	return id, binary.LittleEndian.Uint32(b[16:]) == crc32.Checksum(b[:16], Castagnoli)
 }
 
+// SameBoot reports whether the last writer ran under the kernel that runs now.
+func (r *Region) SameBoot() bool {
+	id, ok := r.BootID()
+	return ok && id == bootID() && id != [16]byte{}
+}
+
 // SetBootID records the running kernel's boot id, durably with h's next Fence.
 func (r *Region) SetBootID(h *Handle) {
 	var line [20]byte
@@ -209,9 +216,9 @@ func (r *Region) SetBootID(h *Handle) {
 }
 
 // bootID returns the running kernel's boot id, or zeros where it has none.
-func bootID() (id [16]byte) {
+var bootID = sync.OnceValue(func() (id [16]byte) {
 	if b, err := os.ReadFile("/proc/sys/kernel/random/boot_id"); err == nil {
 		hex.Decode(id[:], []byte(strings.ReplaceAll(strings.TrimSpace(string(b)), "-", "")))
 	}
 	return id
-}
+})

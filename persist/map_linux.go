@@ -64,16 +64,25 @@ func isTmpfs(f *os.File) bool {
 // growFile backs [have, size). fallocate, not truncate: a full disk must be an
 // error here, not a SIGBUS at a store.
 func (r *Region) growFile(have, size uint64) error {
+	if err := r.refillFile(int64(have), int64(size-have)); err != nil {
+		r.file.Truncate(int64(have)) // give back what a partial fallocate took
+		return err
+	}
+	if isTmpfs(r.file) {
+		unix.Madvise(unsafe.Slice((*byte)(unsafe.Add(r.base, uintptr(have))), size-have), unix.MADV_POPULATE_WRITE)
+	}
+	return nil
+}
+
+func (r *Region) refillFile(off, n int64) error { return r.fallocate(0, off, n) }
+
+func (r *Region) discardFile(off, n int64) error {
+	return r.fallocate(unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, off, n)
+}
+
+func (r *Region) fallocate(how uint32, off, n int64) error {
 	for {
-		err := unix.Fallocate(int(r.file.Fd()), 0, int64(have), int64(size-have))
-		switch {
-		case err == nil:
-			if isTmpfs(r.file) {
-				unix.Madvise(unsafe.Slice((*byte)(unsafe.Add(r.base, uintptr(have))), size-have), unix.MADV_POPULATE_WRITE)
-			}
-			return nil
-		case !errors.Is(err, unix.EINTR):
-			r.file.Truncate(int64(have)) // give back what a partial fallocate took
+		if err := unix.Fallocate(int(r.file.Fd()), how, off, n); !errors.Is(err, unix.EINTR) {
 			return err
 		}
 	}

@@ -15,6 +15,10 @@ func (r *Region) mapFile() error {
 
 func (r *Region) growFile(_, _ uint64) error { return ErrUnsupported }
 
+func (r *Region) refillFile(_, _ int64) error { return ErrUnsupported }
+
+func (r *Region) discardFile(_, _ int64) error { return ErrUnsupported }
+
 func lockFD(*os.File, bool) error { return ErrUnsupported }
 
 func isNoSpace(error) bool { return false }

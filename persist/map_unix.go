@@ -39,6 +39,9 @@ func (r *Region) mapFile() error {
 
 func (r *Region) growFile(_, size uint64) error { return r.file.Truncate(int64(size)) }
 
+func (r *Region) refillFile(_, _ int64) error  { return nil }
+func (r *Region) discardFile(_, _ int64) error { return ErrUnsupported }
+
 func lockFD(f *os.File, exclusive bool) error {
 	how := unix.LOCK_SH
 	if exclusive {
@@ -52,4 +55,3 @@ func lockFD(f *os.File, exclusive bool) error {
 }
 
 func isNoSpace(err error) bool { return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EFBIG) }
-

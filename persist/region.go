@@ -197,6 +197,21 @@ func (r *Region) Grow(size uint64) error {
 	return nil
 }
 
+// Discard gives the media of [off, off+n), whole units, back to the file system
+// where that can be done, and reports whether it did. The bytes then read as
+// zero, and must be refilled before they are stored to.
+func (r *Region) Discard(off Off, n int) bool {
+	return r.file != nil && !r.readOnly && r.discardFile(int64(off), int64(n)) == nil
+}
+
+// Refill backs a discarded range again. Its error matches ErrNoSpace.
+func (r *Region) Refill(off Off, n int) error {
+	if err := r.refillFile(int64(off), int64(n)); err != nil {
+		return &SpaceError{File: r.path, Need: uint64(n), Size: r.size.Load(), Limit: r.max, Err: err}
+	}
+	return nil
+}
+
 // Close unmaps the region and gives up its lock.
 func (r *Region) Close() error {
 	var err error

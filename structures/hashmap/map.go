@@ -1,0 +1,320 @@
+package hashmap
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"sync/atomic"
+	"time"
+
+	"github.com/tidemark-db/tidemark"
+	"github.com/tidemark-db/tidemark/payload"
+	"github.com/tidemark-db/tidemark/recovery"
+)
+
+// Kind is the kind of a structure that is a hash map.
+const Kind = "hashmap"
+
+// Limits, in bytes. Longer ones give ErrKeyTooLarge and ErrValueTooLarge.
+const (
+	MaxKey   = 1 << 20
+	MaxValue = payload.MaxSize - MaxKey - keyHeader
+)
+
+// Options configure a map. The zero value, and nil, work.
+type Options struct {
+	// Workers is how many goroutines rebuild the index; 0 means the heap's
+	// RecoveryWorkers.
+	Workers int
+}
+
+// Map is a hash map of byte slices. Its methods may be called by any goroutine.
+// Slices given to it may be changed as soon as a call returns; slices it returns
+// are the caller's own. Keys may be empty, and so may values; nil is the same as
+// empty.
+//
+// Each method is one operation. Changes survive a crash once the heap's clock has
+// ticked twice more, or once a Sync called after them has returned; until then a
+// crash may take them back, but no older ones in their stead. On a closed heap
+// every method returns ErrClosed.
+type Map struct {
+	h       *tidemark.Heap
+	st      *tidemark.Structure
+	space   *payload.Space
+	seed    maphash.Seed
+	table   atomic.Pointer[table]
+	growing atomic.Bool
+	counts  [16]counter
+}
+
+// counter is a part of Len, on a line of its own.
+type counter struct {
+	n atomic.Int64
+	_ [56]byte
+}
+
+// Open opens the map called name, creating it where there is none, and rebuilds
+// its index. Errors are those of Heap.OpenStructure, and ErrCorrupt for damaged
+// entries unless the heap's Policy is Salvage.
+func Open(h *tidemark.Heap, name string, opt *Options) (*Map, error) {
+	return OpenContext(context.Background(), h, name, opt)
+}
+
+// OpenContext is Open with a rebuild that ends when ctx does.
+func OpenContext(ctx context.Context, h *tidemark.Heap, name string, opt *Options) (*Map, error) {
+	if opt == nil {
+		opt = &Options{}
+	}
+	st, err := h.OpenStructure(name, Kind)
+	if err != nil {
+		return nil, err
+	}
+	m := &Map{h: h, st: st, space: st.Space(), seed: maphash.MakeSeed()}
+	m.table.Store(newTable(tableSize(st.Payloads()), newOverflow()))
+	if err := st.Rebuild(ctx, opt.Workers, m.recover); err != nil {
+		st.Close()
+		return nil, err
+	}
+	return m, nil
+}
+
+// recover adds a surviving entry to the index.
+func (m *Map) recover(worker int, it *recovery.Iterator) error {
+	key, _, ok := split(it.Bytes())
+	if !ok || it.Tag() != entryTag {
+		return it.Damaged("H1: contents are not a key and a value")
+	}
+	h := m.hash(key)
+	t, b, ctl := m.lock(h, true)
+	if m.find(t, b, ctl, h, key) != nil {
+		b.unlock(ctl)
+		return it.Damaged("H1: two live entries of one key")
+	}
+	ctl, _ = t.add(b, ctl, makeWord(h, it.Ref()))
+	b.unlock(ctl)
+	m.count(worker, 1)
+	return nil
+}
+
+func (m *Map) count(stripe, d int) { m.counts[stripe%len(m.counts)].n.Add(int64(d)) }
+
+func (m *Map) len() (n int64) {
+	for i := range m.counts {
+		n += m.counts[i].n.Load()
+	}
+	return n
+}
+
+// Len returns the number of entries. While others change the map it is a number
+// between those it has had.
+func (m *Map) Len() int { return int(m.len()) }
+
+// Close closes the map; the heap stays open. Nothing may use the map any more.
+func (m *Map) Close() error { return m.st.Close() }
+
+// Name returns the map's name.
+func (m *Map) Name() string { return m.st.Name() }
+
+// Get returns a copy of the value of key, or ErrNotFound.
+func (m *Map) Get(key []byte) ([]byte, error) { return m.AppendGet(nil, key) }
+
+// AppendGet appends the value of key to dst and returns the result, or dst and
+// ErrNotFound. It allocates nothing if dst has room. A value that is there is
+// never returned as nil.
+func (m *Map) AppendGet(dst, key []byte) ([]byte, error) {
+	op := m.h.Begin()
+	if _, err := op.Slot(); err != nil {
+		return dst, err
+	}
+	dst, err := m.get(op, dst, key, false)
+	op.End()
+	return dst, err
+}
+
+// Has reports whether key is there.
+func (m *Map) Has(key []byte) (bool, error) {
+	op := m.h.Begin()
+	defer op.End()
+	return m.has(op, key)
+}
+
+func (m *Map) has(op tidemark.Op, key []byte) (bool, error) {
+	slot, err := op.Slot()
+	if err != nil {
+		return false, err
+	}
+	h := m.hash(key)
+	t, b, ctl := m.lock(h, false)
+	defer b.unlock(ctl)
+	w := m.find(t, b, ctl, h, key)
+	if ctl>>stampShift > slot.Epoch() {
+		return false, tidemark.ErrOldSeesNew
+	}
+	return w != nil && *w&dead == 0, nil
+}
+
+// get copies a value. strict has an operation older than the bucket's stamp
+// refused; a Get of its own needs no place in the order of epochs.
+func (m *Map) get(op tidemark.Op, dst, key []byte, strict bool) ([]byte, error) {
+	h := m.hash(key)
+	t, b, ctl := m.lock(h, false)
+	if strict && ctl>>stampShift > op.Epoch() {
+		b.unlock(ctl)
+		return dst, tidemark.ErrOldSeesNew
+	}
+	w := m.find(t, b, ctl, h, key)
+	if w == nil || *w&dead != 0 {
+		b.unlock(ctl)
+		return dst, tidemark.ErrNotFound
+	}
+	_, val := m.entry(*w)
+	if dst == nil {
+		dst = make([]byte, 0, len(val)) // never nil
+	}
+	dst = append(dst, val...)
+	b.unlock(ctl)
+	return dst, nil
+}
+
+// A request is one change of one key.
+type request struct {
+	key, val []byte
+	kind     kind
+	old      []byte // of a compareAndSwap
+	present  bool   // whether compareAndSwap expects the key to be there
+
+	large payload.Ref // the new payload, if it was made beforehand
+}
+
+type kind uint8
+
+const (
+	put kind = iota
+	putIfAbsent
+	remove
+	compareAndSwap
+	compareAndDelete
+)
+
+// largeValue is the size from which a value is copied before the bucket is locked.
+const largeValue = 64 << 10
+
+// do carries out a request as an operation of its own. It reports whether it had
+// its effect; for put, whether a value was replaced.
+func (m *Map) do(r request) (bool, error) {
+	if err := r.check(); err != nil {
+		return false, err
+	}
+	ok, err := m.tryDo(&r)
+	if errors.Is(err, tidemark.ErrNoSpace) {
+		// Space of what was deleted lately comes back with the clock.
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		if m.h.Reclaim(ctx) == nil {
+			ok, err = m.tryDo(&r)
+		}
+	}
+	return ok, err
+}
+
+func (m *Map) tryDo(r *request) (ok bool, err error) {
+	if len(r.val) >= largeValue {
+		err = m.h.Do(func(op tidemark.Op) (err error) {
+			if r.large, err = m.create(op, r); err == nil {
+				ok, err = m.in(op, r)
+			}
+			return err
+		})
+		return ok, err
+	}
+	h := m.hash(r.key)
+	for n := 0; ; n++ {
+		t, b, ctl := m.lock(h, true)
+		op := m.h.Begin()
+		if _, err := op.Slot(); err != nil {
+			b.unlock(ctl)
+			return false, err
+		}
+		w := m.find(t, b, ctl, h, r.key)
+		if w != nil && *w&pending != 0 {
+			op.End()
+			b.unlock(ctl)
+			if n > maxWaits {
+				return false, fmt.Errorf("%w: %s: map %q", tidemark.ErrConflict, m.h.Path(), m.Name())
+			}
+			pause(n)
+			continue
+		}
+		c := change{m: m, op: op, t: t, b: b, ctl: ctl, h: h, w: w}
+		ok, err = c.apply(r, 0)
+		if err != nil {
+			op.Abort()
+		} else {
+			op.End()
+		}
+		b.unlock(c.ctl)
+		m.after(&c)
+		return ok, err
+	}
+}
+
+// maxWaits bounds the wait for another operation's entry: some seconds.
+const maxWaits = 5000
+
+// in carries out a request within an operation.
+func (m *Map) in(op tidemark.Op, r *request) (bool, error) {
+	slot, err := op.Slot()
+	if err != nil {
+		return false, err
+	}
+	h := m.hash(r.key)
+	for n := 0; ; n++ {
+		t, b, ctl := m.lock(h, true)
+		if ctl>>stampShift > slot.Epoch() {
+			b.unlock(ctl)
+			return false, tidemark.ErrOldSeesNew
+		}
+		w := m.find(t, b, ctl, h, r.key)
+		if w != nil && *w&pending != 0 && !m.own(slot, *w) {
+			b.unlock(ctl)
+			if n > 200 {
+				return false, tidemark.ErrConflict
+			}
+			pause(n)
+			continue
+		}
+		c := change{m: m, op: op, t: t, b: b, ctl: ctl, h: h, w: w}
+		ok, err := c.apply(r, pending)
+		b.unlock(c.ctl)
+		m.after(&c)
+		return ok, err
+	}
+}
+
+// after does what a change leaves to be done without its lock.
+func (m *Map) after(c *change) {
+	if c.full {
+		m.grow(c.t)
+	}
+	if c.added {
+		m.assist()
+	}
+}
+
+func (r *request) check() error {
+	switch {
+	case len(r.key) > MaxKey:
+		return fmt.Errorf("%w: %d bytes, at most %d", tidemark.ErrKeyTooLarge, len(r.key), MaxKey)
+	case uint64(len(r.val)) > MaxValue:
+		return fmt.Errorf("%w: %d bytes, at most %d", tidemark.ErrValueTooLarge, len(r.val), uint64(MaxValue))
+	}
+	return nil
+}
+
+func (m *Map) create(op tidemark.Op, r *request) (payload.Ref, error) {
+	var head [keyHeader]byte
+	binary.LittleEndian.PutUint32(head[:], uint32(len(r.key)))
+	return m.space.New(op, entryTag, head[:], r.key, r.val)
+}
