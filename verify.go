@@ -2,6 +2,7 @@ package tidemark
 
 import (
 	"context"
+	"fmt"
 	"sync"
 
 	"github.com/tidemark-db/tidemark/payload"
@@ -63,4 +64,25 @@ func Verify(ctx context.Context, dir string, opt *Options) (VerifyReport, error)
 		}
 	}
 	return rep, nil
+}
+
+// OpenReadOnlyContext is OpenReadOnly with a recovery that ends when ctx does.
+func OpenReadOnlyContext(ctx context.Context, dir string, opt *Options) (*Heap, error) {
+	return openDir(ctx, dir, opt, true)
+}
+
+// Inspect opens a structure as what it is, for tools that look at payloads and
+// know neither its kind nor its types. The heap must have been opened read-only:
+// the error matches ErrUnsupported otherwise, and else as OpenStructure's does.
+func (h *Heap) Inspect(name string) (*Structure, error) {
+	if !h.ReadOnly() {
+		return nil, fmt.Errorf("%w: %s: inspecting a heap that is open for writing", ErrUnsupported, h.Path())
+	}
+	h.dir.mu.Lock()
+	e := h.dir.entries[name]
+	h.dir.mu.Unlock()
+	if e == nil {
+		return nil, fmt.Errorf("%w: %s: structure %q", ErrNotFound, h.Path(), name)
+	}
+	return h.OpenStructure(name, e.Kind, e.types...)
 }

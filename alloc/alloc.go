@@ -6,6 +6,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/tidemark-db/tidemark/internal/mutant"
 	"github.com/tidemark-db/tidemark/persist"
 )
 
@@ -352,6 +353,9 @@ func (a *Allocator) newSuperblock(s *Space, cl, units int) (*superblock, error) 
 			return nil, err
 		}
 		for i := range sb.count() {
+			if mutant.Is(mutant.WordsNotZeroed) {
+				break
+			}
 			a.r.Set(sb.block(i), 0)
 			a.h.WriteBack(sb.block(i), 8)
 		}
@@ -360,7 +364,9 @@ func (a *Allocator) newSuperblock(s *Space, cl, units int) (*superblock, error) 
 	a.h.Store(off, encodeHeader(s.id, units, cl))
 	a.h.WriteBack(off, 8)
 	if easy {
-		a.h.Order()
+		if !mutant.Is(mutant.HeaderNotOrdered) {
+			a.h.Order()
+		}
 		return sb, nil
 	}
 	if err := a.h.Fence(); err != nil {
@@ -401,7 +407,7 @@ func (a *Allocator) releaseLocked(sb *superblock) {
 		s.runs.runs, s.runs.units = s.runs.runs-1, s.runs.units-units
 	}
 	if units > 1 {
-		for u := 1; u < units; u++ {
+		for u := 1; u < units && !mutant.Is(mutant.InnerHeadersKept); u++ {
 			inner := persist.Off(start+u) * unit
 			a.r.Set(inner, 0)
 			a.h.WriteBack(inner, 8)

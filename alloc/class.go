@@ -22,7 +22,7 @@ const (
 // blocks of size bytes.
 type class struct {
 	size, units, count int
-	inverse            uint64 // 2^32/size, rounded up: divides offsets below 2^22 exactly
+	inverse            uint64 // 2^44/size, rounded up: divides offsets exactly while offset*size < 2^44
 	cache              int    // blocks a Cache holds
 }
 
@@ -43,7 +43,7 @@ var classes = func() []class {
 		}
 		cs = append(cs, class{
 			size: size, units: units, count: count,
-			inverse: (1<<32 + uint64(size) - 1) / uint64(size),
+			inverse: (1<<44 + uint64(size) - 1) / uint64(size),
 			cache:   min(32, 32<<10/size),
 		})
 	}
@@ -87,4 +87,4 @@ func classOf(size int) int {
 
 // index returns which block of a superblock of class c the offset rel (from the
 // first block) lies in.
-func (c *class) index(rel int) int { return int(uint64(rel) * c.inverse >> 32) }
+func (c *class) index(rel int) int { return int(uint64(rel) * c.inverse >> 44) }

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/tidemark-db/tidemark/internal/mutant"
 	"github.com/tidemark-db/tidemark/persist"
 )
 
@@ -86,7 +87,9 @@ func (a *Allocator) Sweep(ctx context.Context, k int, unclean bool, want func(Ow
 	var next atomic.Int64
 	work := func() {
 		h := a.r.Handle()
-		defer h.Order()
+		if !mutant.Is(mutant.ClockBeforeScrub) {
+			defer h.Order()
+		}
 		for ctx.Err() == nil {
 			i := int(next.Add(1)) - 1
 			if i >= len(todo) {

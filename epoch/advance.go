@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/tidemark-db/tidemark/internal/mutant"
 	"github.com/tidemark-db/tidemark/persist"
 )
 
@@ -164,7 +165,9 @@ func (s *System) advance(ctx context.Context) error {
 			}
 			l.writeBack = l.writeBack[:0]
 		})
-		s.h.Order()
+		if !mutant.Is(mutant.ClockNotOrdered) {
+			s.h.Order()
+		}
 	}
 	s.h.Store(persist.ClockOff, persist.Seal(e+1))
 	s.h.WriteBack(persist.ClockOff, 8)
@@ -179,8 +182,12 @@ func (s *System) advance(ctx context.Context) error {
 	}
 	s.durable.Store(e - 1)
 	s.r.Point("published")
+	reuse := e - 1
+	if mutant.Is(mutant.ReuseEarly) {
+		reuse = e
+	}
 	s.each(func(sl *Slot) {
-		if l := &sl.lists[(e-1)&3].retired; len(*l) > 0 {
+		if l := &sl.lists[reuse&3].retired; len(*l) > 0 {
 			s.blocks.FreeBatch(*l)
 			*l = (*l)[:0]
 		}

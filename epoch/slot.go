@@ -2,8 +2,10 @@ package epoch
 
 import (
 	"errors"
+	"slices"
 	"sync/atomic"
 
+	"github.com/tidemark-db/tidemark/internal/mutant"
 	"github.com/tidemark-db/tidemark/persist"
 )
 
@@ -36,12 +38,13 @@ type Slot struct {
 	lists [4]lists // by epoch mod 4: the current, the one before, and two being reclaimed
 
 	// The running operation.
-	busy  bool   // any of the following is not empty
-	mark  [2]int // lengths of lists[epoch].retired and .detached when it began
-	freed []persist.Off
-	undo  []undo
-	saved []byte
-	joins []join
+	busy   bool   // any of the following is not empty
+	marked bool   // mark is set
+	mark   [2]int // lengths of lists[epoch].retired and .detached before its first retirement
+	freed  []persist.Off
+	undo   []undo
+	saved  []byte
+	joins  []join
 
 	dcss descriptor
 	_    [persist.LineSize]byte
@@ -133,6 +136,12 @@ func (s *Slot) Touch(off persist.Off, n int) {
 	}
 }
 
+// Forget removes what Touch recorded at off; for mutants only.
+func (s *Slot) Forget(off persist.Off) {
+	l := &s.lists[s.epoch&3].writeBack
+	*l = slices.DeleteFunc(*l, func(x span) bool { return x.off == off })
+}
+
 // BufferedSpans is how many ranges a slot holds in the Buffered strategy.
 const BufferedSpans = 1000
 
@@ -169,6 +178,9 @@ func (s *Slot) Save(off persist.Off, n int) {
 func (s *Slot) Retired(off persist.Off, detached bool) {
 	s.busy = true
 	l := &s.lists[s.epoch&3]
+	if !s.marked {
+		s.marked, s.mark = true, [2]int{len(l.retired), len(l.detached)}
+	}
 	if detached {
 		l.detached = append(l.detached, off)
 	} else {
@@ -219,8 +231,13 @@ func (s *Slot) commit(op Op) {
 // abort undoes in reverse (E4). The words it stores are written back with the
 // epoch: an eviction may have put what they replace on media.
 func (s *Slot) abort(op Op) {
-	l := &s.lists[s.epoch&3]
-	l.retired, l.detached = l.retired[:s.mark[0]], l.detached[:s.mark[1]]
+	if mutant.Is(mutant.NoUndo) {
+		s.undo = s.undo[:0]
+	}
+	if s.marked {
+		l := &s.lists[s.epoch&3]
+		l.retired, l.detached = l.retired[:s.mark[0]], l.detached[:s.mark[1]]
+	}
 	for i := len(s.joins) - 1; i >= 0; i-- {
 		s.joins[i].p.Abort(op, s.joins[i].a, s.joins[i].b)
 	}
@@ -235,7 +252,11 @@ func (s *Slot) abort(op Op) {
 			continue
 		}
 		s.sys.r.Set(u.off, u.word)
-		s.Touch(u.off, 8)
+		if mutant.Is(mutant.AbortNotWrittenBack) {
+			s.Forget(u.off)
+		} else {
+			s.Touch(u.off, 8)
+		}
 		if u.free {
 			s.sys.blocks.Free(s.Local(), u.off)
 		}
@@ -250,7 +271,7 @@ func (s *Slot) reset() {
 	if cap(s.saved) > 1<<20 {
 		s.saved = nil
 	}
-	s.busy = false
+	s.busy, s.marked = false, false
 }
 
 // Op is a running operation. It is a small value; copies name the same

@@ -56,7 +56,9 @@ type Config struct {
 
 // System is the clock and the slots of one region.
 type System struct {
-	clock    atomic.Uint64 // current epoch, | closedBit
+	clock atomic.Uint64 // current epoch, | closedBit
+	_     [persist.LineSize - 8]byte
+
 	r        *persist.Region
 	blocks   Blocks
 	newLocal func() any
@@ -64,6 +66,7 @@ type System struct {
 	elide    bool // no write-back list is needed
 	still    bool // the clock never moves
 
+	_     [persist.LineSize]byte
 	first [chunkSlots]Slot
 	more  atomic.Pointer[[]*[chunkSlots]Slot]
 	grow  sync.Mutex
@@ -148,8 +151,6 @@ func (s *System) claim(sl *Slot, w uint64) (Op, bool) {
 		now := s.clock.Load()
 		if now == e {
 			sl.epoch = e
-			l := &sl.lists[e&3]
-			sl.mark = [2]int{len(l.retired), len(l.detached)}
 			return Op{sl, w2}, true
 		}
 		if now&closedBit != 0 {

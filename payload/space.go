@@ -7,6 +7,7 @@ import (
 
 	"github.com/tidemark-db/tidemark/alloc"
 	"github.com/tidemark-db/tidemark/epoch"
+	"github.com/tidemark-db/tidemark/internal/mutant"
 	"github.com/tidemark-db/tidemark/persist"
 )
 
@@ -51,33 +52,73 @@ func (b Blocks) FreeBatch(offs []persist.Off) { b.A.FreeBatch(offs) }
 func NewLocal() any { return new(alloc.Cache) }
 
 // New creates a payload whose contents are the parts, one after another. The
-// parts may be reused at once. It survives a crash when its operation does. The
-// error matches ErrValueTooLarge, ErrNoSpace, ErrReadOnly, ErrDurability,
-// ErrOpEnded or ErrClosed, and then nothing has changed.
-//
-// Crash points: the block's word reads dead until the last store, which makes it
-// live in an epoch that does not count yet.
+// parts may be reused at once. See [Space.Draft] for the rest.
 func (s *Space) New(op epoch.Op, tag uint16, parts ...[]byte) (Ref, error) {
 	size := 0
 	for _, p := range parts {
 		size += len(p)
 	}
-	slot, off, err := s.begin(op, size)
+	d, err := s.Draft(op, tag, size)
 	if err != nil {
 		return 0, err
 	}
-	hdr := headerOf(size)
-	b := s.r.Bytes(off, hdr+size)
-	at, sum := hdr, uint32(0)
+	b := d.Bytes
 	for _, p := range parts {
-		at += copy(b[at:], p)
-		if s.sums {
-			sum = crc32.Update(sum, persist.Castagnoli, p)
-		}
+		b = b[copy(b, p):]
 	}
-	writeHead(b, size, tag, seal(sum, size, tag))
-	s.publish(slot, off, hdr+size)
-	return Ref(off), nil
+	return d.Publish(), nil
+}
+
+// Draft is a payload whose contents are being written. Nothing survives of it,
+// and nothing is lost, until Publish.
+type Draft struct {
+	Bytes []byte // the contents, arbitrary at first; write them, then Publish
+
+	s    *Space
+	slot *epoch.Slot
+	off  persist.Off
+	hdr  int
+	tag  uint16
+}
+
+// Draft allocates a payload of size bytes, to be filled in place and published
+// within the operation; a draft that is not published is lost space until the
+// heap is opened again. The payload survives a crash when its operation does.
+// The error matches ErrValueTooLarge, ErrNoSpace, ErrReadOnly, ErrDurability,
+// ErrOpEnded or ErrClosed, and then nothing has changed.
+func (s *Space) Draft(op epoch.Op, tag uint16, size int) (Draft, error) {
+	slot, off, err := s.begin(op, size)
+	if err != nil {
+		return Draft{}, err
+	}
+	hdr := headerOf(size)
+	return Draft{s.r.Bytes(off+persist.Off(hdr), size), s, slot, off, hdr, tag}, nil
+}
+
+// Publish makes the payload live in the operation's epoch. Bytes must not be
+// written to any more.
+//
+// Crash points: the block's word reads dead until the last store, which makes it
+// live in an epoch that does not count yet.
+func (d *Draft) Publish() Ref {
+	s, size, e := d.s, len(d.Bytes), d.slot.Epoch()
+	writeHead(s.r.Bytes(d.off, d.hdr), size, d.tag, seal(s.sum(d.Bytes), size, d.tag))
+	s.r.Wrote(d.off, d.hdr+size)
+	d.slot.Created(d.off, uint64(MakeWord(e, Free)))
+	s.r.Set(d.off, uint64(MakeWord(e, Live)))
+	if mutant.Is(mutant.PayloadNotWrittenBack) {
+		d.slot.Touch(d.off, 8)
+		return Ref(d.off)
+	}
+	d.slot.Touch(d.off, d.hdr+size)
+	return Ref(d.off)
+}
+
+func (s *Space) sum(b []byte) uint32 {
+	if !s.sums {
+		return 0
+	}
+	return crc32.Checksum(b, persist.Castagnoli)
 }
 
 // begin checks what can be checked and allocates.
@@ -94,15 +135,6 @@ func (s *Space) begin(op epoch.Op, size int) (*epoch.Slot, persist.Off, error) {
 	}
 	off, _, err := s.alloc.Alloc(slot.Local().(*alloc.Cache), headerOf(size)+size)
 	return slot, off, err
-}
-
-// publish makes a filled block live in the operation's epoch.
-func (s *Space) publish(slot *epoch.Slot, off persist.Off, n int) {
-	e := slot.Epoch()
-	s.r.Wrote(off, n)
-	slot.Created(off, uint64(MakeWord(e, Free)))
-	s.r.Set(off, uint64(MakeWord(e, Live)))
-	slot.Touch(off, n)
 }
 
 // word reads the control word of ref for a change in the slot's epoch.
@@ -174,7 +206,7 @@ func (s *Space) Update(op epoch.Op, ref Ref, change func([]byte)) (Ref, error) {
 		return 0, err
 	}
 	h := readHead(s.r, persist.Off(ref))
-	if w.Epoch() == slot.Epoch() {
+	if w.Epoch() == slot.Epoch() || mutant.Is(mutant.InPlaceAcrossEpochs) {
 		off := persist.Off(ref)
 		slot.Save(off+8, h.hdr-8+h.size)
 		s.change(off, h, change)
@@ -198,11 +230,7 @@ func (s *Space) Update(op epoch.Op, ref Ref, change func([]byte)) (Ref, error) {
 func (s *Space) change(off persist.Off, h head, change func([]byte)) {
 	b := s.r.Bytes(off, h.hdr+h.size)
 	change(b[h.hdr:])
-	sum := uint32(0)
-	if s.sums {
-		sum = crc32.Checksum(b[h.hdr:], persist.Castagnoli)
-	}
-	writeHead(b, h.size, h.tag, seal(sum, h.size, h.tag))
+	writeHead(b, h.size, h.tag, seal(s.sum(b[h.hdr:]), h.size, h.tag))
 	s.r.Wrote(off+8, h.hdr-8+h.size)
 }
 
@@ -240,7 +268,13 @@ func (s *Space) retire(slot *epoch.Slot, ref Ref, w Word, detached bool) {
 	} else {
 		s.r.Set(off, uint64(w.retire(e)))
 	}
-	slot.Touch(off, 8)
+	switch {
+	case w.Epoch() == e && mutant.Is(mutant.FreeNotWrittenBack):
+		slot.Forget(off)
+	case w.Epoch() != e && mutant.Is(mutant.RetireNotWrittenBack):
+	default:
+		slot.Touch(off, 8)
+	}
 	switch {
 	case detached:
 	case w.Epoch() == e:

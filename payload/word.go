@@ -3,6 +3,7 @@ package payload
 import (
 	"fmt"
 
+	"github.com/tidemark-db/tidemark/internal/mutant"
 	"github.com/tidemark-db/tidemark/persist"
 )
 
@@ -59,7 +60,7 @@ func (w Word) Valid() bool {
 // retire returns the word of a payload with word w when it is deleted in e; not
 // for payloads of e itself, which are simply free.
 func (w Word) retire(e uint64) Word {
-	if w.Epoch() == e-1 {
+	if w.Epoch() == e-1 && !mutant.Is(mutant.NoYoung) {
 		return MakeWord(e, RetiredYoung)
 	}
 	return MakeWord(e, RetiredOld)

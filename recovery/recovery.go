@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/tidemark-db/tidemark/alloc"
+	"github.com/tidemark-db/tidemark/internal/mutant"
 	"github.com/tidemark-db/tidemark/payload"
 	"github.com/tidemark-db/tidemark/persist"
 )
@@ -80,9 +81,11 @@ func Heap(ctx context.Context, r *persist.Region, a *alloc.Allocator, opt Option
 	if clock == 0 {
 		clock = FirstEpoch - 1
 	}
-	h.WriteBack(persist.ClockOff, 8)
-	if err := fence(&h, r); err != nil {
-		return res, err
+	if !mutant.Is(mutant.ClockNotRepersisted) {
+		h.WriteBack(persist.ClockOff, 8)
+		if err := fence(&h, r); err != nil {
+			return res, err
+		}
 	}
 	res.Clock, res.Boundary = clock, clock-2
 
@@ -102,6 +105,9 @@ func Heap(ctx context.Context, r *persist.Region, a *alloc.Allocator, opt Option
 			return alloc.Damaged, w
 		}
 		keep, now := word.Judge(res.Boundary)
+		if mutant.Is(mutant.NoScrub) {
+			now = word
+		}
 		if now != word {
 			scrubbed.Add(1)
 		}
@@ -112,7 +118,7 @@ func Heap(ctx context.Context, r *persist.Region, a *alloc.Allocator, opt Option
 		return alloc.Dead, uint64(now)
 	}
 	sweep := func(want func(alloc.Owner) bool) error {
-		if err := a.Sweep(ctx, max(opt.Workers, 1), !res.Clean, want, judge, m.add); err != nil {
+		if err := a.Sweep(ctx, max(opt.Workers, 1), !res.Clean && !mutant.Is(mutant.WordsNotRepersisted), want, judge, m.add); err != nil {
 			return err
 		}
 		return g.strictErr()
