@@ -77,10 +77,14 @@ func openDir(ctx context.Context, dir string, opt *Options, readOnly bool) (*Hea
 	if err != nil {
 		return nil, err
 	}
+	opened := false
+	defer func() {
+		if !opened { // a panic of a callback included
+			r.Abandon()
+		}
+	}()
 	h, err := OpenRegion(ctx, r, &o)
-	if err != nil {
-		r.Close()
-	}
+	opened = err == nil
 	return h, err
 }
 

@@ -40,7 +40,9 @@ func main() {
 }
 
 func dispatch(args []string) error {
-	if len(args) > 0 {
+	err := flag.ErrHelp
+	if len(args) > 0 && args[0] != "help" && args[0] != "-h" {
+		err = fmt.Errorf("no workload %q", args[0])
 		for _, w := range workloads {
 			if w.name == args[0] {
 				return w.run(args[1:])
@@ -53,7 +55,7 @@ func dispatch(args []string) error {
 			fmt.Fprintf(os.Stderr, "  %-8s %s\n", w.name, w.about)
 		}
 	}
-	return flag.ErrHelp
+	return err
 }
 
 // common has the flags of every workload.

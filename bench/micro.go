@@ -36,7 +36,7 @@ var micros = []micro{
 	{"SyncIdle", microSync},
 	{"PayloadNewDelete/64", func(b *testing.B, e microEnv) { microPayload(b, e, 64) }},
 	{"PayloadNewDelete/1024", func(b *testing.B, e microEnv) { microPayload(b, e, 1024) }},
-	{"LoadOnly", microLoad},
+	{"LoadBatch64", microLoad},
 }
 
 // runMicro is go test -bench with rounds that take turns, and their medians.
@@ -222,7 +222,7 @@ func microPayload(b *testing.B, e microEnv, size int) {
 	}
 }
 
-// microLoad is what the map workload adds to each operation: a batch, on an
+// microLoad is what the map workload adds to its operations: a batch of 64, on an
 // engine that does nothing.
 func microLoad(b *testing.B, _ microEnv) {
 	w := load{mix: mixed, keys: 1_000_000, value: 64}.worker(0)

@@ -3,6 +3,7 @@ package main
 // reference is a published or measured system to compare throughput with.
 type reference struct {
 	about string
+	keys  uint64
 	mops  map[cell]float64
 }
 
@@ -22,6 +23,7 @@ var (
 var references = map[string]reference{
 	"montage": {
 		"Montage's hash map in C++, on a two-core machine with tmpfs; its clock has a thread besides those counted",
+		1_000_000,
 		map[cell]float64{
 			{1024, writes, 1}: 0.84, {1024, writes, 2}: 1.56,
 			{1024, mixed, 1}: 0.89, {1024, mixed, 2}: 2.02,

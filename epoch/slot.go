@@ -213,11 +213,11 @@ func (s *Slot) Joined(p Participant, match func(a, b uint64) bool) bool {
 
 // commit carries out what waited for the end of the operation.
 func (s *Slot) commit(op Op) {
-	for _, off := range s.freed {
-		s.sys.blocks.Free(s.Local(), off)
-	}
 	for _, j := range s.joins {
 		j.p.Commit(op, j.a, j.b)
+	}
+	for _, off := range s.freed { // after the joins, which may read them
+		s.sys.blocks.Free(s.Local(), off)
 	}
 	if s.sys.strategy == Direct && !s.sys.elide {
 		l := &s.lists[s.epoch&3].writeBack
@@ -230,6 +230,9 @@ func (s *Slot) commit(op Op) {
 
 // abort undoes in reverse (E4). The words it stores are written back with the
 // epoch: an eviction may have put what they replace on media.
+//
+// The words come first, since a structure's Abort lets others at the payloads;
+// the operation's own blocks are freed last, since it may still read them.
 func (s *Slot) abort(op Op) {
 	if mutant.Is(mutant.NoUndo) {
 		s.undo = s.undo[:0]
@@ -237,9 +240,6 @@ func (s *Slot) abort(op Op) {
 	if s.marked {
 		l := &s.lists[s.epoch&3]
 		l.retired, l.detached = l.retired[:s.mark[0]], l.detached[:s.mark[1]]
-	}
-	for i := len(s.joins) - 1; i >= 0; i-- {
-		s.joins[i].p.Abort(op, s.joins[i].a, s.joins[i].b)
 	}
 	for i := len(s.undo) - 1; i >= 0; i-- {
 		u := &s.undo[i]
@@ -257,6 +257,11 @@ func (s *Slot) abort(op Op) {
 		} else {
 			s.Touch(u.off, 8)
 		}
+	}
+	for i := len(s.joins) - 1; i >= 0; i-- {
+		s.joins[i].p.Abort(op, s.joins[i].a, s.joins[i].b)
+	}
+	for _, u := range s.undo {
 		if u.free {
 			s.sys.blocks.Free(s.Local(), u.off)
 		}

@@ -63,6 +63,7 @@ type System struct {
 	blocks   Blocks
 	newLocal func() any
 	strategy Strategy
+	hint     uint // shift of a stack hint: to a slot's number, or to 0 where runs must be repeatable
 	elide    bool // no write-back list is needed
 	still    bool // the clock never moves
 
@@ -100,6 +101,9 @@ func New(r *persist.Region, cfg Config) *System {
 		still: cfg.ReadOnly || cfg.Strategy == Transient,
 		token: make(chan struct{}, 1), ticked: make(chan struct{}),
 	}
+	if s.hint = 64 - 6; r.Simulated() {
+		s.hint = 64
+	}
 	s.elide = s.still || s.h.Elides()
 	s.clock.Store(cfg.Start)
 	s.durable.Store(cfg.Start - 2)
@@ -125,7 +129,7 @@ func (s *System) initChunk(c *[chunkSlots]Slot, base int) {
 // again; the advancer stores the clock before it looks at the slots. So either
 // the advancer sees the operation, or the operation sees the new clock (E2).
 func (s *System) Begin() Op {
-	i := persist.StackHint() >> (64 - 6)
+	i := persist.StackHint() >> s.hint
 	for n := range uint64(chunkSlots) {
 		sl := &s.first[(i+n)%chunkSlots]
 		if w := sl.word.Load(); w&active == 0 {

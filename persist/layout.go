@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"encoding/binary"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"hash/crc32"
 	"os"
@@ -20,6 +21,7 @@ import (
 //	0x1000  static header, copy B   the same bytes
 //	0x2000  epoch clock             one sealed word, alone on its line
 //	0x2040  clean word              sealed: the clock value at a clean Close, or 0
+//	0x2048  size word               sealed: units the file once had, 0 for unknown; it never shrinks
 //	0x2080  boot id                 16 bytes of the last writer's boot, then their crc
 //	...     zero up to 0x10000
 //
@@ -45,10 +47,11 @@ const (
 	staticB    Off = 0x1000
 	StaticSize     = 64
 
-	// ClockOff is where the epoch clock lives, CleanOff the clean word,
-	// BootOff the boot id.
+	// ClockOff is where the epoch clock lives, CleanOff the clean word, SizeOff
+	// the size word, BootOff the boot id.
 	ClockOff Off = 0x2000
 	CleanOff Off = 0x2040
+	SizeOff  Off = 0x2048
 	BootOff  Off = 0x2080
 
 	magic = "TIDEMARK"
@@ -129,13 +132,18 @@ func DecodeHeader(file string, off Off, b []byte) (Header, error) {
 func decodeHeaders(file string, b []byte) (h Header, damaged, err error) {
 	h, errA := DecodeHeader(file, staticA, b)
 	hb, errB := DecodeHeader(file, staticB, b[min(len(b), int(staticB)):])
+	var fe *FormatError
 	switch {
+	case errors.As(errA, &fe) || errors.As(errB, &fe):
+		return h, nil, fe // an upgrade that was cut, never damage
 	case errA == nil && errB == nil && h != hb:
 		return h, nil, &CorruptError{File: file, Off: staticB, Rule: "the two header copies differ"}
 	case errA == nil:
 		return h, errB, nil
 	case errB == nil:
 		return hb, errA, nil
+	case errors.Is(errA, ErrForeign) && errors.Is(errB, ErrCorrupt) && len(b) >= int(staticB)+StaticSize:
+		return h, nil, errB // that copy has the magic
 	}
 	return h, nil, errA
 }
@@ -171,14 +179,16 @@ func (r *Region) format() error {
 	return h.Fence()
 }
 
-// readHeader checks the header of mapped memory, and heals a damaged copy.
-func (r *Region) readHeader() error {
-	h, damaged, err := decodeHeaders(r.path, r.Bytes(0, int(ClockOff)))
-	if err != nil {
-		return err
-	}
-	r.header = h
-	if damaged == nil || r.readOnly {
+// readHeader checks the header of mapped memory.
+func (r *Region) readHeader() (err error) {
+	r.header, _, err = decodeHeaders(r.path, r.Bytes(0, int(ClockOff)))
+	return err
+}
+
+// Heal rewrites a damaged header copy from the sound one. Call it once nothing
+// can keep the heap from being opened any more.
+func (r *Region) Heal() error {
+	if r.readOnly || r.HeaderDamage() == nil {
 		return nil
 	}
 	return r.format()

@@ -30,6 +30,7 @@ type Region struct {
 	mem      []byte // keeps Go-heap regions reachable
 	file     *os.File
 	lock     *os.File
+	made     []string // what opening has created, in this order
 	unmap    func() error
 	growMu   sync.Mutex
 
@@ -54,11 +55,16 @@ type Machine interface {
 	Fence(handle int) error
 	// Point marks a named place in the code: a place to crash at.
 	Point(name string)
+	// Quiet runs f without a crash in it.
+	Quiet(f func())
 }
 
 // NewMemory returns a formatted region on the Go heap, of max bytes, for tests
 // and for data that need not survive the process.
 func NewMemory(max uint64) (*Region, error) {
+	if max > defaultMaxSize {
+		return nil, fmt.Errorf("tidemark: (memory): a maximum of %d bytes is more than %d", max, uint64(defaultMaxSize))
+	}
 	max = roundUp(max, UnitSize)
 	r := &Region{mem: make([]byte, max+LineSize), max: max, path: "(memory)"}
 	r.base = alignedBase(r.mem)
@@ -76,14 +82,17 @@ func NewSimulated(m Machine) (*Region, error) {
 		return nil, fmt.Errorf("tidemark: simulated memory is not aligned to %d bytes", LineSize)
 	}
 	r.size.Store(m.Size())
-	if m.Size() == 0 {
-		if err := r.Grow(UnitSize); err != nil {
-			return nil, err
-		}
-		r.header = NewHeader()
-		return r, r.format()
+	if m.Size() > 0 {
+		return r, r.readHeader()
 	}
-	return r, r.readHeader()
+	r.header = NewHeader()
+	var err error
+	m.Quiet(func() { // a heap file appears whole as well (P4)
+		if err = r.Grow(UnitSize); err == nil {
+			err = r.format()
+		}
+	})
+	return r, err
 }
 
 func alignedBase(mem []byte) unsafe.Pointer {
@@ -212,9 +221,10 @@ func (r *Region) Refill(off Off, n int) error {
 	return nil
 }
 
-// Close unmaps the region and gives up its lock.
+// Close unmaps the region and gives up its lock. A later access is outside it.
 func (r *Region) Close() error {
 	var err error
+	r.size.Store(0)
 	if r.unmap != nil {
 		err = r.unmap()
 		r.unmap = nil

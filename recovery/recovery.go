@@ -76,6 +76,9 @@ func Heap(ctx context.Context, r *persist.Region, a *alloc.Allocator, opt Option
 	if err != nil {
 		return res, err
 	}
+	if units, ok := persist.Unseal(r.Load(persist.SizeOff)); !ok || units*persist.UnitSize > r.Size() {
+		return res, &persist.CorruptError{File: r.Path(), Off: persist.Off(r.Size()), Rule: fmt.Sprintf("P6: the file is cut short: %d units, once had %d", r.Size()/persist.UnitSize, units)}
+	}
 	clean := r.Load(persist.CleanOff)
 	res.Clean = clock == 0 || clean == persist.Seal(clock)
 	if clock == 0 {
@@ -143,6 +146,8 @@ func Heap(ctx context.Context, r *persist.Region, a *alloc.Allocator, opt Option
 	}
 	h.Store(persist.CleanOff, 0)
 	h.WriteBack(persist.CleanOff, 8)
+	h.Store(persist.SizeOff, sizeWord(r))
+	h.WriteBack(persist.SizeOff, 8)
 	r.SetBootID(&h)
 	h.Order()
 	h.Store(persist.ClockOff, persist.Seal(clock+1))
@@ -169,10 +174,13 @@ func fence(h *persist.Handle, r *persist.Region) error {
 // MarkClean records, durably, that the heap was closed with the clock at c.
 func MarkClean(r *persist.Region, c uint64) error {
 	h := r.Handle()
+	h.Store(persist.SizeOff, sizeWord(r))
 	h.Store(persist.CleanOff, persist.Seal(c))
-	h.WriteBack(persist.CleanOff, 8)
+	h.WriteBack(persist.CleanOff, 16) // both words
 	return fence(&h, r)
 }
+
+func sizeWord(r *persist.Region) uint64 { return persist.Seal(r.Size() / persist.UnitSize) }
 
 // guard collects damage under a policy, from several goroutines.
 type guard struct {

@@ -44,7 +44,9 @@ func info(c *call) error {
 	var b strings.Builder
 	rep.printHeader(&b)
 	rep.printStructures(&b)
-	rep.printOccupancy(&b)
+	if rep.Superblocks > 0 {
+		rep.printOccupancy(&b)
+	}
 	_, err = io.WriteString(c.stdout, b.String())
 	return err
 }

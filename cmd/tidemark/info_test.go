@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"github.com/tidemark-db/tidemark"
 	"github.com/tidemark-db/tidemark/structures/hashmap"
 )
 
@@ -80,6 +81,21 @@ func TestInfoAfterKill(t *testing.T) {
 	}
 	require.EqualValues(t, 302, used)
 	require.Equal(t, []string{"point"}, rep.Structures[2].Types)
+}
+
+func TestInfoEmpty(t *testing.T) {
+	dir := t.TempDir()
+	h, err := tidemark.Open(dir, nil)
+	require.NoError(t, err)
+	require.NoError(t, h.Close())
+	got := tidemarkRun("info", dir)
+	require.Equal(t, exitOK, got.status, got.stderr)
+	require.Regexp(t, `(?m)^fragmentation +-$`, got.stdout)
+	require.NotContains(t, got.stdout, "BLOCK")
+
+	got = tidemarkRun("dump", dir, "users")
+	require.Equal(t, exitFailed, got.status)
+	require.Contains(t, got.stderr, "there are: none")
 }
 
 func TestBytesText(t *testing.T) {

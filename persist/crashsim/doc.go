@@ -22,8 +22,8 @@
 //     order puts the bytes of the ranges that its handle wrote back, as they are
 //     then, and the handle's stores into the log, in the sequence they were asked
 //     for. A fence does that, makes the whole log durable, and only then executes
-//     the stores in memory. A crash keeps the durable log and any number of whole
-//     records after it. What the log covers it also hides: a plain store to bytes
+//     the stores in memory; the event [Sync] is a crash in between. A crash keeps the
+//     durable log and any number of whole records after it. What the log covers it also hides: a plain store to bytes
 //     in the durable log, not logged again, is lost.
 //   - [Process]: memory as it was.
 //

@@ -52,5 +52,5 @@ func Example() {
 	}
 	// Output:
 	// ordered: <nil>
-	// torn greeting: event 8: store handle 2 [0x5000, +8), image old,5000:1
+	// torn greeting: event 9: store handle 2 [0x5000, +8), image old,5000:1
 }

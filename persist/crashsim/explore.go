@@ -192,6 +192,9 @@ type exploration struct {
 // for each distinct one. The events check causes are crash points again, until
 // it calls [Machine.Recovered]. A last crash point is the return of drive.
 //
+// Where several goroutines cause events these are explored all the same, but
+// their numbers, and so a replay, depend on the schedule.
+//
 // check must decide by the image and the oracle alone. The machine it gets is
 // recycled when it returns, so it must stop what it started there. The first
 // image it rejects ends the exploration, not the drive; that error is a
@@ -216,7 +219,7 @@ func explore(opt Options, drive func(*Machine) error, check func(*Machine, Crash
 	}
 	m.x = &exploration{explorer: x}
 	err := drive(m)
-	m.finish()
+	m.finish(err == nil)
 	x.rep.Events = m.events
 	switch {
 	case x.fail != nil:
@@ -229,10 +232,12 @@ func explore(opt Options, drive func(*Machine) error, check func(*Machine, Crash
 	return x.rep, nil
 }
 
-// finish makes the return of the drive the last crash point.
-func (m *Machine) finish() {
+// finish makes the return of a drive, if it succeeded, the last crash point.
+func (m *Machine) finish(ok bool) {
 	defer m.enter().Unlock()
-	m.fire(Event{Kind: End})
+	if ok {
+		m.fire(Event{Kind: End})
+	}
 	m.x = nil
 }
 
@@ -259,7 +264,7 @@ func (x *exploration) event(m *Machine, e Event) {
 		clear(x.seen)
 	}
 	rng := x.rng(e)
-	if x.depth == 0 && x.opt.Every < 1 && rng.Float64() >= x.opt.Every {
+	if x.depth == 0 && e.Kind != End && x.opt.Every < 1 && rng.Float64() >= x.opt.Every {
 		x.rep.Skipped++
 		return
 	}

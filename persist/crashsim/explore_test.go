@@ -3,6 +3,7 @@ package crashsim_test
 import (
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -181,6 +182,35 @@ func TestNeed(t *testing.T) {
 	}
 }
 
+// The log is in the order of the calls, and a crash may cut a fence short.
+func TestCrashInsideFence(t *testing.T) {
+	for _, late := range []bool{false, true} {
+		drive := func(m *crashsim.Machine) error {
+			m.Quiet(func() { m.Grow(persist.UnitSize) })
+			set(m, a, 1)
+			if late {
+				m.Store(1, c, 1)
+			}
+			m.WriteBack(1, a, 8)
+			if !late {
+				m.Store(1, c, 1)
+			}
+			return m.Fence(1)
+		}
+		check := func(m *crashsim.Machine, _ crashsim.Crash) error {
+			if v := view(m, "ac"); v == "01" {
+				return errors.New("c without a")
+			}
+			return nil
+		}
+		_, err := crashsim.Explore(crashsim.Options{Config: crashsim.Config{Flavor: crashsim.Redo}}, drive, check)
+		var f *crashsim.Failure
+		if errors.As(err, &f) != late || late && f.Crash.Event.Kind != crashsim.Sync {
+			t.Errorf("late %v: %v", late, err)
+		}
+	}
+}
+
 // A recovery that withdraws its reason to run before its work is durable.
 func TestNestedCrash(t *testing.T) {
 	drive := func(m *crashsim.Machine) error {
@@ -340,6 +370,31 @@ func TestPanicAndErrors(t *testing.T) {
 	}
 }
 
+func TestReplayFromEnvironment(t *testing.T) {
+	p := &pair{}
+	t.Setenv("TIDEMARK_REPLAY", "redo+words seed=5 16{old} after whatever")
+	for _, cfg := range everyFlavor {
+		rep := crashsim.EveryCrash(t, crashsim.Options{Config: cfg, Key: p.key}, p.drive, p.check)
+		if want := cfg.Flavor == crashsim.Redo && cfg.Words; (rep.Checked == 1) != want {
+			t.Errorf("%+v: %v", cfg, rep)
+		}
+	}
+}
+
+// A check that ends its goroutine, as t.FailNow does, leaves nothing locked.
+func TestCheckExits(t *testing.T) {
+	var m *crashsim.Machine
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		crashsim.Explore(crashsim.Options{}, func(n *crashsim.Machine) error { m = n; return n.Grow(persist.UnitSize) },
+			func(*crashsim.Machine, crashsim.Crash) error { runtime.Goexit(); return nil })
+		t.Error("came back")
+	}()
+	<-done
+	m.Stopped(func() {})
+}
+
 // The machine of a check that forgot a goroutine says so.
 func TestUseAfterCheck(t *testing.T) {
 	var late *crashsim.Machine
@@ -390,5 +445,30 @@ func BenchmarkImages(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		m.Crash("old").Release()
+	}
+}
+
+// A long history that nothing makes durable.
+func BenchmarkExplore(b *testing.B) {
+	for _, flavor := range []crashsim.Flavor{crashsim.Lines, crashsim.Redo} {
+		b.Run(flavor.String(), func(b *testing.B) {
+			checked := 0
+			for b.Loop() {
+				rep, err := crashsim.Explore(crashsim.Options{Config: crashsim.Config{Flavor: flavor}, MaxImages: 8}, func(m *crashsim.Machine) error {
+					m.Grow(512 << 10)
+					for i := range persist.Off(1000) {
+						set(m, i*256, 1)
+						m.WriteBack(1, i*256, 8)
+						m.Order(1 + int(i%2))
+					}
+					return m.Fence(1)
+				}, func(*crashsim.Machine, crashsim.Crash) error { return nil })
+				if err != nil {
+					b.Fatal(err)
+				}
+				checked += rep.Checked
+			}
+			b.ReportMetric(float64(checked)/b.Elapsed().Seconds(), "images/s")
+		})
 	}
 }

@@ -166,25 +166,32 @@ func (g image) hash() uint64 {
 // then the oldest or newest content for all but the listed offsets, which have
 // the option of that number.
 func (g image) choice() string {
-	var old, young []string
+	old, young := 0, 0 // how many are not
+	for i, p := range g.pick {
+		if p != 0 {
+			old++
+		}
+		if p != g.f.vars[i].newest {
+			young++
+		}
+	}
+	var b strings.Builder
+	if g.f.log > 0 {
+		fmt.Fprintf(&b, "log=%d,", g.f.log)
+	}
+	fewer := old <= young
+	if fewer {
+		b.WriteString("old")
+	} else {
+		b.WriteString("new")
+	}
 	for i, p := range g.pick {
 		v := &g.f.vars[i]
-		s := fmt.Sprintf("%x:%d", uint64(v.off), p)
-		if p != 0 {
-			old = append(old, s)
-		}
-		if p != v.newest {
-			young = append(young, s)
+		if fewer && p != 0 || !fewer && p != v.newest {
+			fmt.Fprintf(&b, ",%x:%d", uint64(v.off), p)
 		}
 	}
-	parts := append([]string{"old"}, old...)
-	if len(young) < len(old) {
-		parts = append([]string{"new"}, young...)
-	}
-	if g.f.log > 0 {
-		parts = append([]string{"log=" + strconv.Itoa(g.f.log)}, parts...)
-	}
-	return strings.Join(parts, ",")
+	return b.String()
 }
 
 func (m *Machine) parse(choice string) (image, error) {
@@ -294,10 +301,11 @@ func (m *Machine) images(limit int, rng *rand.Rand) (seq iter.Seq[image], left u
 		}
 		var singles []single
 		for _, f := range ends {
+			oldest, newest := f.oldest(), f.newest()
 			for i := range f.vars {
 				v := &f.vars[i]
 				if v.newest != 0 {
-					singles = append(singles, single{f.oldest(), i, v.newest}, single{f.newest(), i, 0})
+					singles = append(singles, single{oldest, i, v.newest}, single{newest, i, 0})
 				}
 			}
 		}

@@ -45,10 +45,11 @@ const (
 	Fence                     // a fence returns
 	Point                     // a named point was passed
 	Grow                      // the backed size grew
+	Sync                      // Redo: a fence put something into the log and is about to sync it
 	End                       // the drive of an exploration returned
 )
 
-var kindNames = [...]string{"?", "wrote", "write-back", "order", "store", "fence", "point", "grow", "end"}
+var kindNames = [...]string{"?", "wrote", "write-back", "order", "store", "fence", "point", "grow", "sync", "end"}
 
 func (k Kind) String() string {
 	if int(k) < len(kindNames) {
@@ -69,6 +70,10 @@ type Config struct {
 	// CheckpointEvery makes a Redo machine write its memory out and empty its
 	// log after every so many fences; 0 means never.
 	CheckpointEvery int
+	// Strict panics at an order, an ordered store or a fence if there are plain
+	// stores not announced by then, whose states the images before it lack. It
+	// looks at the whole memory each time, and is for runs of one goroutine.
+	Strict bool
 	// Sites records the call site of every write-back, order and fence. It
 	// makes these events slow.
 	Sites bool
@@ -77,14 +82,15 @@ type Config struct {
 	// returns as if all were durable. Setting it implies Sites.
 	Drop func(kind Kind, site string, n int) bool
 	// FenceError, if it returns an error for the n-th fence (from 0), makes the
-	// fence fail with it: nothing becomes durable, no deferred store executes.
+	// fence fail with it: no deferred store executes, and nothing more is known
+	// durable than before, though it may be.
 	FenceError func(n int) error
 }
 
 // Event is one numbered step of a Machine: a place to crash at, just after it.
 type Event struct {
-	N       int    // from 1, per machine
-	Kind    Kind   //
+	N       int // from 1, per machine
+	Kind    Kind
 	Name    string // of a Point
 	Off     persist.Off
 	Len     int
@@ -269,6 +275,13 @@ func (m *Machine) Fence(id int) error {
 	e := m.sited(Event{Kind: Fence, Handle: id})
 	n := m.fences
 	m.fences++
+	if m.cfg.Flavor == Redo {
+		before := m.version
+		m.redoOrder(m.handle(id))
+		if m.version != before { // a crash now leaves part of it
+			m.fire(Event{Kind: Sync, Handle: id, Site: e.Site})
+		}
+	}
 	if f := m.cfg.FenceError; f != nil {
 		if err := f(n); err != nil {
 			m.fire(e)
@@ -277,14 +290,14 @@ func (m *Machine) Fence(id int) error {
 	}
 	switch {
 	case m.cfg.Flavor == Redo:
-		m.redoFence(m.handle(id), e.Dropped)
+		m.redoSync(e.Dropped)
 	case !e.Dropped:
 		m.orderHandle(m.handle(id))
 	}
+	m.fire(e)
 	if every := m.cfg.CheckpointEvery; every > 0 && !e.Dropped && m.fences%every == 0 {
 		m.checkpoint()
 	}
-	m.fire(e)
 	return nil
 }
 
@@ -387,6 +400,11 @@ func (m *Machine) handle(id int) *handle {
 
 // fire numbers the event and shows it to the hooks.
 func (m *Machine) fire(e Event) {
+	if m.cfg.Strict && (e.Kind == Order || e.Kind == Store || e.Kind == Fence) {
+		if u := m.Unannounced(); len(u) > 0 {
+			panic(fmt.Sprintf("crashsim: %v, after plain stores to %d words that were not announced, the first at %#x", e, len(u), uint64(u[0])))
+		}
+	}
 	m.events++
 	e.N = m.events
 	m.counts[e.Kind]++

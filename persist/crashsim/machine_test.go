@@ -444,6 +444,19 @@ func TestCheckpointEvery(t *testing.T) {
 	}
 }
 
+func TestStrict(t *testing.T) {
+	m := newMachine(t, crashsim.Config{Strict: true})
+	run(t, m, "a=1; wb a; order; c:1; fence")
+	m.Memory()[d] = 1
+	m.Point("not looked at")
+	defer func() {
+		if p := fmt.Sprint(recover()); !strings.Contains(p, "0x400") {
+			t.Errorf("panic %q", p)
+		}
+	}()
+	m.Order(1)
+}
+
 // Events of many goroutines, with the memory shared by word.
 func TestManyGoroutines(t *testing.T) {
 	for _, flavor := range []crashsim.Flavor{crashsim.Lines, crashsim.Redo, crashsim.Process} {

@@ -91,10 +91,9 @@ func (m *Machine) capture(off persist.Off, n int) (parts []part) {
 	return parts
 }
 
-// redoFence logs the handle's notes, makes the whole log durable and executes
-// its stores. A dropped one does all but make it durable.
-func (m *Machine) redoFence(h *handle, dropped bool) {
-	m.redoOrder(h)
+// redoSync makes the whole log durable and executes its stores. A dropped one
+// only executes them.
+func (m *Machine) redoSync(dropped bool) {
 	for i := range m.pending {
 		if r := &m.pending[i]; !dropped {
 			for j := range r.parts {
@@ -144,7 +143,7 @@ func (m *Machine) checkpoint() {
 	if m.cfg.Flavor != Redo {
 		return
 	}
-	m.redoFence(&handle{}, false)
+	m.redoSync(false)
 	clear(m.live)
 	m.order = m.order[:0]
 	m.version++
