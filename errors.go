@@ -20,6 +20,7 @@ var (
 	ErrDurability    = persist.ErrDurability
 	ErrUnsupported   = persist.ErrUnsupported
 	ErrOpEnded       = epoch.ErrOpEnded
+	ErrOtherHeap     = epoch.ErrOtherHeap
 	ErrOldSeesNew    = epoch.ErrOldSeesNew
 	ErrConflict      = epoch.ErrConflict
 	ErrValueTooLarge = payload.ErrValueTooLarge

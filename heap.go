@@ -27,12 +27,12 @@ type Heap struct {
 	dir    directory
 	result recovery.Result
 
-	mu     sync.Mutex // guards the following
-	pins   int        // uses of the region outside operations
-	closed bool       // Close has begun
-	done   bool       // the region is unmapped
-	idle   sync.Cond  // pins has dropped to 0
-	ending sync.Mutex // held by the Close that runs
+	mu     sync.Mutex    // guards the following
+	pins   int           // uses of the region outside operations
+	closed bool          // Close has begun
+	done   bool          // the region is unmapped
+	idle   sync.Cond     // pins has dropped to 0
+	ending chan struct{} // filled by the Close that runs
 }
 
 // Open opens the heap in directory dir, creating it where there is none; the
@@ -92,7 +92,7 @@ func openDir(ctx context.Context, dir string, opt *Options, readOnly bool) (*Hea
 // to test a structure on (see persist/crashsim). On an error the region stays
 // the caller's.
 func OpenRegion(ctx context.Context, r *persist.Region, opt *Options) (*Heap, error) {
-	h := &Heap{opt: opt.defaults(), r: r, a: alloc.New(r)}
+	h := &Heap{opt: opt.defaults(), r: r, a: alloc.New(r), ending: make(chan struct{}, 1)}
 	h.idle.L = &h.mu
 	h.dir.init(h)
 	ro := recovery.Options{Workers: h.opt.RecoveryWorkers, Policy: h.opt.Policy, Progress: h.opt.Progress, Damage: h.damage}
@@ -103,7 +103,12 @@ func OpenRegion(ctx context.Context, r *persist.Region, opt *Options) (*Heap, er
 	if h.opt.Strategy == Transient && h.result.Live > 0 {
 		return nil, fmt.Errorf("%w: %s: the Transient strategy on a heap that holds data", ErrUnsupported, r.Path())
 	}
+	if err := r.Heal(); err != nil {
+		return nil, err
+	}
 	now := h.result.Clock + 1
+	h.opt.Logger.Info("tidemark: opened", "heap", r.Path(), "domain", r.Domain(), "clean", h.result.Clean,
+		"epoch", now, "live", h.result.Live, "scrubbed", h.result.Scrubbed, "damaged", h.result.Damaged, "took", h.result.Elapsed)
 	h.clock = epoch.New(r, epoch.Config{
 		Start: now, Length: h.opt.EpochLength, Strategy: h.opt.Strategy, ReadOnly: r.ReadOnly(),
 		Blocks: payload.Blocks{A: h.a}, NewLocal: payload.NewLocal,
@@ -111,8 +116,6 @@ func OpenRegion(ctx context.Context, r *persist.Region, opt *Options) (*Heap, er
 	h.a.Scavenge = func() bool {
 		return h.clock.Flush(func(local any) bool { return local.(*alloc.Cache).Flush() > 0 })
 	}
-	h.opt.Logger.Info("tidemark: opened", "heap", r.Path(), "domain", r.Domain(), "clean", h.result.Clean,
-		"epoch", now, "live", h.result.Live, "scrubbed", h.result.Scrubbed, "damaged", h.result.Damaged, "took", h.result.Elapsed)
 	return h, nil
 }
 
@@ -174,24 +177,30 @@ func (h *Heap) attempt(fn func(Op) error) error {
 // not end holds it up: if ctx ends first the error says that the outcome is
 // unknown. Do not call it inside an operation.
 func (h *Heap) Sync(ctx context.Context) error {
-	if h.isClosed() {
-		return ErrClosed
+	if err := h.pin(); err != nil {
+		return err
 	}
+	defer h.unpin()
 	return h.logged(h.clock.Sync(ctx))
 }
 
 // Tick advances the clock by one epoch, which makes durable what ended before
 // the tick before it.
 func (h *Heap) Tick(ctx context.Context) error {
-	if h.isClosed() {
-		return ErrClosed
+	if err := h.pin(); err != nil {
+		return err
 	}
+	defer h.unpin()
 	return h.logged(h.clock.Tick(ctx))
 }
 
 // Reclaim makes the space of deleted payloads available again at once, where
 // otherwise a few ticks of the clock do.
 func (h *Heap) Reclaim(ctx context.Context) error {
+	if err := h.pin(); err != nil {
+		return err
+	}
+	defer h.unpin()
 	for range 4 {
 		if err := h.Tick(ctx); err != nil {
 			return err
@@ -250,12 +259,6 @@ func (h *Heap) unpin() {
 	}
 }
 
-func (h *Heap) isClosed() bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.closed
-}
-
 // Close refuses new operations, waits for those that run, makes everything
 // durable, and gives up the heap. Structures of the heap then return ErrClosed.
 // A second Close returns nil.
@@ -264,10 +267,16 @@ func (h *Heap) Close() error { return h.CloseContext(context.Background()) }
 // CloseContext is Close with a bound on the wait. If ctx ends first the heap
 // stays open, refusing operations, and can be closed again.
 func (h *Heap) CloseContext(ctx context.Context) error {
-	h.ending.Lock()
-	defer h.ending.Unlock()
 	h.mu.Lock()
 	h.closed = true
+	h.mu.Unlock()
+	select {
+	case h.ending <- struct{}{}:
+		defer func() { <-h.ending }()
+	case <-ctx.Done():
+		return h.notClosed(ctx)
+	}
+	h.mu.Lock()
 	done := h.done
 	h.mu.Unlock()
 	if done {
@@ -277,9 +286,19 @@ func (h *Heap) CloseContext(ctx context.Context) error {
 	if err != nil && !errors.Is(err, ErrDurability) {
 		return err // not closed
 	}
+	stop := context.AfterFunc(ctx, func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.idle.Broadcast()
+	})
+	defer stop()
 	h.mu.Lock()
-	for h.pins > 0 {
+	for h.pins > 0 && ctx.Err() == nil {
 		h.idle.Wait()
+	}
+	if h.pins > 0 {
+		h.mu.Unlock()
+		return h.notClosed(ctx)
 	}
 	h.done = true
 	h.mu.Unlock()
@@ -289,4 +308,8 @@ func (h *Heap) CloseContext(ctx context.Context) error {
 	err = errors.Join(err, h.r.Close())
 	h.opt.Logger.Info("tidemark: closed", "heap", h.r.Path(), "err", err)
 	return err
+}
+
+func (h *Heap) notClosed(ctx context.Context) error {
+	return fmt.Errorf("tidemark: %s: still in use: %w", h.Path(), ctx.Err())
 }

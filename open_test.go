@@ -44,7 +44,13 @@ func refused(t *testing.T, dir string, want error, says string) {
 }
 
 func TestOpenWithoutAParentDirectory(t *testing.T) {
-	refused(t, filepath.Join(t.TempDir(), "no", "heap"), fs.ErrNotExist, "no such file")
+	dir := filepath.Join(t.TempDir(), "no", "heap")
+	for range 2 {
+		_, err := tidemark.Open(dir, nil)
+		require.ErrorIs(t, err, fs.ErrNotExist)
+		require.ErrorContains(t, err, dir)
+		require.NoDirExists(t, filepath.Dir(dir))
+	}
 }
 
 func TestOpenOfAFile(t *testing.T) {

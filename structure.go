@@ -18,9 +18,10 @@ import (
 // Structure is an open structure, as its author sees it: a name, a kind, and a
 // space for payloads. Programs use the structure's own type instead.
 type Structure struct {
-	h     *Heap
-	entry *entry
-	space *payload.Space
+	h      *Heap
+	entry  *entry
+	space  *payload.Space
+	closed bool // guarded by the directory's mutex
 }
 
 // StructureInfo describes a structure of a heap.
@@ -71,6 +72,7 @@ func (d *directory) init(h *Heap) {
 // load reads the directory during recovery and returns the owners it names.
 func (d *directory) load() (map[alloc.Owner]bool, error) {
 	owners := map[alloc.Owner]bool{}
+	var damaged uint64
 	opt := recovery.Options{Policy: d.h.opt.Policy, Damage: d.h.damage}
 	for _, it := range recovery.Iterators(context.Background(), d.h.r, d.h.a, d.space, systemOwner, "(directory)", 1, opt) {
 		for it.Next() {
@@ -88,6 +90,10 @@ func (d *directory) load() (map[alloc.Owner]bool, error) {
 		if err := it.Err(); err != nil {
 			return nil, err
 		}
+		damaged += it.Damage()
+	}
+	if damaged > 0 { // whoever is in the heap may be who is not in the directory
+		maps.Copy(owners, d.h.a.Owners())
 	}
 	d.next = systemOwner
 	for o := range owners {
@@ -184,6 +190,8 @@ func (h *Heap) OpenStructure(name, kind string, types ...payload.Descriptor) (*S
 		return nil, fmt.Errorf("%w: %s: %q is a %s, not a %s", ErrKind, h.Path(), name, e.Kind, kind)
 	case e.open:
 		return nil, fmt.Errorf("%w: %s: structure %q is open already", ErrLocked, h.Path(), name)
+	case e.ref == 0:
+		return nil, fmt.Errorf("%w: %s: structure %q is being dropped", ErrLocked, h.Path(), name)
 	}
 	if err := sameTypes(e.types, types); err != nil {
 		return nil, fmt.Errorf("%w: %s: structure %q: %w", ErrSchema, h.Path(), name, err)
@@ -311,11 +319,14 @@ func (s *Structure) Rebuild(ctx context.Context, k int, f func(worker int, it *r
 	return recovery.Each(s.Iterators(ctx, k), f)
 }
 
-// Close lets the structure be opened again. Nothing may use it any more.
+// Close lets the structure be opened again. Nothing may use it any more. Closing
+// it twice does nothing.
 func (s *Structure) Close() error {
 	s.h.dir.mu.Lock()
 	defer s.h.dir.mu.Unlock()
-	s.entry.open = false
+	if !s.closed {
+		s.closed, s.entry.open = true, false
+	}
 	return nil
 }
 

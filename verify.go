@@ -47,6 +47,9 @@ func Verify(ctx context.Context, dir string, opt *Options) (VerifyReport, error)
 	if _, ok := persist.Unseal(h.r.Load(persist.CleanOff)); !ok {
 		o.Damage(&CorruptError{File: h.Path(), Off: persist.CleanOff, Rule: "P5: clean word: wrong check byte"})
 	}
+	if off := h.r.Reserved(); off != 0 {
+		o.Damage(&CorruptError{File: h.Path(), Off: off, Rule: "P5: reserved bytes of the header are not zero"})
+	}
 	for owner, name := range h.dir.owners() {
 		sbs := h.a.Superblocks(owner)
 		rep.Superblocks += len(sbs)

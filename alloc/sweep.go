@@ -85,12 +85,18 @@ func (a *Allocator) Sweep(ctx context.Context, k int, unclean bool, want func(Ow
 	a.mu.Unlock()
 
 	var next atomic.Int64
+	var panicked atomic.Pointer[any] // by the judge or progress
 	work := func() {
+		defer func() {
+			if p := recover(); p != nil {
+				panicked.Store(&p)
+			}
+		}()
 		h := a.r.Handle()
 		if !mutant.Is(mutant.ClockBeforeScrub) {
 			defer h.Order()
 		}
-		for ctx.Err() == nil {
+		for ctx.Err() == nil && panicked.Load() == nil {
 			i := int(next.Add(1)) - 1
 			if i >= len(todo) {
 				return
@@ -109,6 +115,9 @@ func (a *Allocator) Sweep(ctx context.Context, k int, unclean bool, want func(Ow
 			wg.Go(work)
 		}
 		wg.Wait()
+	}
+	if p := panicked.Load(); p != nil {
+		panic(*p)
 	}
 	if err := ctx.Err(); err != nil {
 		return err

@@ -196,10 +196,7 @@ func (s *System) advance(ctx context.Context) error {
 			*l = (*l)[:0]
 		}
 	})
-	s.waitMu.Lock()
-	close(s.ticked)
-	s.ticked = make(chan struct{})
-	s.waitMu.Unlock()
+	s.wake()
 	s.ticks.Add(1)
 	d := int64(time.Since(start))
 	s.total.Add(d)
@@ -207,10 +204,19 @@ func (s *System) advance(ctx context.Context) error {
 	return nil
 }
 
+// wake has those who wait for an epoch look again.
+func (s *System) wake() {
+	s.waitMu.Lock()
+	defer s.waitMu.Unlock()
+	close(s.ticked)
+	s.ticked = make(chan struct{})
+}
+
 // fail ends durability for good (a failed sync must never be retried: the
 // kernel marks the pages clean).
 func (s *System) fail(cause error) error {
 	err := fmt.Errorf("%w: %s: %w", persist.ErrDurability, s.r.Path(), cause)
 	s.failed.CompareAndSwap(nil, &failure{err})
+	s.wake()
 	return s.Err()
 }

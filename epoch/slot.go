@@ -15,6 +15,8 @@ var (
 	// ErrOldSeesNew: the operation met something a newer epoch left. Abort it and
 	// begin again; Heap.Do does so by itself.
 	ErrOldSeesNew = errors.New("tidemark: operation of an old epoch meets a newer one")
+	// ErrOtherHeap: an operation of one heap was used on another.
+	ErrOtherHeap = errors.New("tidemark: operation of another heap")
 	// ErrConflict: another operation that has not ended holds what this one needs.
 	// Abort it and begin again; Heap.Do does so by itself.
 	ErrConflict = errors.New("tidemark: held by another operation")
@@ -107,6 +109,9 @@ func (s *Slot) Local() any {
 	}
 	return s.local
 }
+
+// Region returns the region whose clock the operation runs by.
+func (s *Slot) Region() *persist.Region { return s.sys.r }
 
 // Epoch returns the operation's epoch.
 func (s *Slot) Epoch() uint64 { return s.epoch }
@@ -289,7 +294,7 @@ type Op struct {
 // Slot returns the operation's slot, or ErrOpEnded, or ErrClosed for an
 // operation begun on a closed heap.
 func (op Op) Slot() (*Slot, error) {
-	if op.s == nil || op.s.word.Load() != op.word {
+	if op.word == 0 || op.s.word.Load() != op.word { // 0 is also the word of an unused slot
 		return nil, op.dead()
 	}
 	return op.s, nil

@@ -295,6 +295,7 @@ func (s *System) Close(ctx context.Context) error {
 		}
 		<-s.stopped
 	}
+	defer s.wake()
 	if s.still {
 		return nil
 	}

@@ -121,13 +121,41 @@ func (s *Space) sum(b []byte) uint32 {
 	return crc32.Checksum(b, persist.Castagnoli)
 }
 
+// slot returns the slot of op if it runs, and on this heap.
+func (s *Space) slot(op epoch.Op) (*epoch.Slot, error) {
+	slot, err := op.Slot()
+	if err == nil && slot.Region() != s.r {
+		return nil, fmt.Errorf("%w: of %s, used on %s", epoch.ErrOtherHeap, slot.Region().Path(), s.r.Path())
+	}
+	return slot, err
+}
+
+// writable says why nothing can be changed, or returns nil.
+func (s *Space) writable(slot *epoch.Slot) error {
+	if err := slot.Err(); err != nil {
+		return err
+	}
+	if s.r.ReadOnly() {
+		return fmt.Errorf("%w: %s", persist.ErrReadOnly, s.r.Path())
+	}
+	return nil
+}
+
+// known returns nil if ref is where a block of this space starts.
+func (s *Space) known(ref Ref) error {
+	if _, ok := s.BlockSize(ref); !ok {
+		return fmt.Errorf("%w: %s: no block of this structure starts at %#x", ErrStaleRef, s.r.Path(), uint64(ref))
+	}
+	return nil
+}
+
 // begin checks what can be checked and allocates.
 func (s *Space) begin(op epoch.Op, size int) (*epoch.Slot, persist.Off, error) {
-	slot, err := op.Slot()
+	slot, err := s.slot(op)
 	if err != nil {
 		return nil, 0, err
 	}
-	if err := slot.Err(); err != nil {
+	if err := s.writable(slot); err != nil {
 		return nil, 0, err
 	}
 	if uint64(size) > MaxSize {
@@ -139,11 +167,11 @@ func (s *Space) begin(op epoch.Op, size int) (*epoch.Slot, persist.Off, error) {
 
 // word reads the control word of ref for a change in the slot's epoch.
 func (s *Space) word(slot *epoch.Slot, ref Ref) (Word, error) {
-	if err := slot.Err(); err != nil {
+	if err := s.writable(slot); err != nil {
 		return 0, err
 	}
-	if s.r.ReadOnly() {
-		return 0, fmt.Errorf("%w: %s", persist.ErrReadOnly, s.r.Path())
+	if err := s.known(ref); err != nil {
+		return 0, err
 	}
 	w := Word(s.r.Load(persist.Off(ref)))
 	switch {
@@ -170,7 +198,7 @@ func (s *Space) Tag(ref Ref) uint16 { return readHead(s.r, persist.Off(ref)).tag
 // of a newer epoch than the operation's, or ErrStaleRef where it can tell that
 // ref is none of a live payload.
 func (s *Space) Get(op epoch.Op, ref Ref) ([]byte, error) {
-	slot, err := op.Slot()
+	slot, err := s.slot(op)
 	if err != nil {
 		return nil, err
 	}
@@ -181,6 +209,9 @@ func (s *Space) Get(op epoch.Op, ref Ref) ([]byte, error) {
 }
 
 func (s *Space) see(slot *epoch.Slot, ref Ref) error {
+	if err := s.known(ref); err != nil {
+		return err
+	}
 	w := Word(s.r.Load(persist.Off(ref)))
 	switch {
 	case w.Epoch() > slot.Epoch():
@@ -197,7 +228,7 @@ func (s *Space) see(slot *epoch.Slot, ref Ref) error {
 // store it in place of the old one. change must not keep the slice. If it panics,
 // abort the operation.
 func (s *Space) Update(op epoch.Op, ref Ref, change func([]byte)) (Ref, error) {
-	slot, err := op.Slot()
+	slot, err := s.slot(op)
 	if err != nil {
 		return 0, err
 	}
@@ -243,7 +274,7 @@ func (s *Space) change(off persist.Off, h head, change func([]byte)) {
 //	before the clock's tick to e+2   retired(e) > B: live again
 //	after that tick                  retired(e) <= B: free
 func (s *Space) Delete(op epoch.Op, ref Ref) error {
-	slot, err := op.Slot()
+	slot, err := s.slot(op)
 	if err != nil {
 		return err
 	}
@@ -288,7 +319,7 @@ func (s *Space) retire(slot *epoch.Slot, ref Ref, w Word, detached bool) {
 // on it is dead to recovery. Call it before the linearization point of the
 // removal, within the same operation; its block stays until Reclaim.
 func (s *Space) Retire(op epoch.Op, ref Ref) error {
-	slot, err := op.Slot()
+	slot, err := s.slot(op)
 	if err != nil {
 		return err
 	}
@@ -305,8 +336,11 @@ func (s *Space) Retire(op epoch.Op, ref Ref) error {
 // operation that ran in this epoch has ended (E3). A payload retired but never
 // reclaimed is reclaimed by the next recovery.
 func (s *Space) Reclaim(op epoch.Op, ref Ref) error {
-	slot, err := op.Slot()
+	slot, err := s.slot(op)
 	if err != nil {
+		return err
+	}
+	if err := s.known(ref); err != nil {
 		return err
 	}
 	if w := Word(s.r.Load(persist.Off(ref))); w.State() == Live || w.State() == Owned {

@@ -108,7 +108,7 @@ func (t *Type[T]) New(op epoch.Op, s *Space, v T) (Ref, error) {
 // Get returns a copy of the value at ref. See [Space.Get].
 func (t *Type[T]) Get(op epoch.Op, s *Space, ref Ref) (T, error) {
 	var zero T
-	slot, err := op.Slot()
+	slot, err := s.slot(op)
 	if err != nil {
 		return zero, err
 	}
@@ -124,6 +124,9 @@ func (t *Type[T]) Get(op epoch.Op, s *Space, ref Ref) (T, error) {
 
 // View returns the value at ref in place, to be read as [Space.Bytes] says.
 func (t *Type[T]) View(s *Space, ref Ref) (*T, error) {
+	if err := s.known(ref); err != nil {
+		return nil, err
+	}
 	h := readHead(s.r, persist.Off(ref))
 	if tag, err := t.tag(s); err != nil {
 		return nil, err
@@ -136,6 +139,13 @@ func (t *Type[T]) View(s *Space, ref Ref) (*T, error) {
 
 // Update changes the value at ref. See [Space.Update].
 func (t *Type[T]) Update(op epoch.Op, s *Space, ref Ref, change func(*T)) (Ref, error) {
+	slot, err := s.slot(op)
+	if err != nil {
+		return 0, err
+	}
+	if err := s.see(slot, ref); err != nil {
+		return 0, err
+	}
 	if _, err := t.View(s, ref); err != nil {
 		return 0, err
 	}

@@ -97,6 +97,7 @@ func (r *Region) openLock(dir string, cfg Config, deadline time.Time) error {
 			return err
 		}
 		if err := waitLock(r.lock, !cfg.ReadOnly, deadline); err != nil {
+			r.made = nil // the lock's holder uses it
 			return err
 		}
 		// An opener that failed may have removed the file meanwhile.

@@ -43,4 +43,5 @@
 //   - P4: a heap file appears under its name only when its header is complete,
 //     and a failed Open changes nothing.
 //   - P5: every header word is covered by a checksum or by a check byte.
+//   - P6: a heap file never gets shorter than its size word says.
 package persist

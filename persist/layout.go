@@ -200,6 +200,24 @@ func (r *Region) HeaderDamage() error {
 	return first(err, damaged)
 }
 
+// Reserved returns the first byte of the header unit that should be zero and is
+// not, or 0. Compatible features may use such bytes.
+func (r *Region) Reserved() Off {
+	if r.header.Compat != 0 {
+		return 0
+	}
+	used := [][2]Off{{staticA, StaticSize}, {staticB, StaticSize}, {ClockOff, 8}, {CleanOff, 16}, {BootOff, 20}, {UnitSize, 0}}
+	for i, u := range used[1:] {
+		from := used[i][0] + used[i][1]
+		for j, b := range r.Bytes(from, int(u[0]-from)) {
+			if b != 0 {
+				return from + Off(j)
+			}
+		}
+	}
+	return 0
+}
+
 // BootID returns the boot id the last writer recorded; ok is false where none
 // is recorded or its checksum is wrong.
 func (r *Region) BootID() (id [16]byte, ok bool) {

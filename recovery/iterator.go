@@ -138,5 +138,8 @@ func Each(its []*Iterator, f func(worker int, it *Iterator) error) error {
 			return err
 		}
 	}
+	if len(its) > 0 {
+		its[0].m.end()
+	}
 	return nil
 }

@@ -76,8 +76,10 @@ func Heap(ctx context.Context, r *persist.Region, a *alloc.Allocator, opt Option
 	if err != nil {
 		return res, err
 	}
-	if units, ok := persist.Unseal(r.Load(persist.SizeOff)); !ok || units*persist.UnitSize > r.Size() {
-		return res, &persist.CorruptError{File: r.Path(), Off: persist.Off(r.Size()), Rule: fmt.Sprintf("P6: the file is cut short: %d units, once had %d", r.Size()/persist.UnitSize, units)}
+	if units, ok := persist.Unseal(r.Load(persist.SizeOff)); !ok {
+		return res, &persist.CorruptError{File: r.Path(), Off: persist.SizeOff, Rule: "P5: size word: wrong check byte"}
+	} else if have := r.Size() / persist.UnitSize; units > have {
+		return res, &persist.CorruptError{File: r.Path(), Off: persist.Off(r.Size()), Rule: fmt.Sprintf("P6: the file is cut short: %d units, once %d", have, units)}
 	}
 	clean := r.Load(persist.CleanOff)
 	res.Clean = clock == 0 || clean == persist.Seal(clock)
@@ -132,6 +134,9 @@ func Heap(ctx context.Context, r *persist.Region, a *alloc.Allocator, opt Option
 	owners, err := known()
 	if err != nil {
 		return res, err
+	}
+	if g.count.Load() > 0 { // perhaps of the directory: give up nobody
+		owners = a.Owners()
 	}
 	if err := sweep(func(o alloc.Owner) bool { return o != system && owners[o] }); err != nil {
 		return res, err

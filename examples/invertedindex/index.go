@@ -64,12 +64,16 @@ func (x *index) add(path string, number int, words map[string][]int) error {
 }
 
 // done returns, by number, how many words each file has that is done.
-func (x *index) done() map[int]int {
+func (x *index) done(files []string) (map[int]int, error) {
 	done := map[int]int{}
-	for _, val := range x.files.All() {
-		done[int(binary.BigEndian.Uint32(val))] = int(binary.BigEndian.Uint32(val[4:]))
+	for path, val := range x.files.All() {
+		number, words := int(binary.BigEndian.Uint32(val)), int(binary.BigEndian.Uint32(val[4:]))
+		if number >= len(files) || files[number] != string(path) {
+			return nil, fmt.Errorf("the heap is an index of other files, such as %s", path)
+		}
+		done[number] = words
 	}
-	return done
+	return done, nil
 }
 
 // check counts the postings of each file: as many as its entry in files says, or

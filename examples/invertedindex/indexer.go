@@ -26,7 +26,10 @@ func indexer(dir, src string, limit int) error {
 		return err
 	}
 	fmt.Printf("recovered %v: %s payloads\n", x.took.Round(time.Millisecond), comma(int(x.heap.Metrics().Recovery.Live)))
-	done := x.done()
+	done, err := x.done(files)
+	if err != nil {
+		return err
+	}
 	for _, number := range x.check(done) {
 		fmt.Println("half", number)
 	}
@@ -70,10 +73,10 @@ func indexer(dir, src string, limit int) error {
 	return nil
 }
 
-// acknowledge says, ten times a second, which files no crash can take back: those
+// acknowledge says, forty times a second, which files no crash can take back: those
 // that were indexed before a Sync that has returned.
 func acknowledge(x *index, indexed <-chan int) {
-	tick := time.NewTicker(100 * time.Millisecond)
+	tick := time.NewTicker(25 * time.Millisecond)
 	defer tick.Stop()
 	var batch []int
 	sync := func() {

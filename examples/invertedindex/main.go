@@ -176,7 +176,7 @@ func (t *teller) run(n, killAt int, dir, src string, limit int) error {
 		case "indexed":
 			t.indexed[arg] = true
 			if count++; t.live && count%50 == 0 {
-				fmt.Fprintf(t.out, "\r%s of %s files ", comma(count), comma(len(t.indexed)))
+				fmt.Fprintf(t.out, "\r%s of %s files", comma(count), comma(len(t.indexed)))
 			}
 		case "synced":
 			t.acked[arg] = true
@@ -184,13 +184,13 @@ func (t *teller) run(n, killAt int, dir, src string, limit int) error {
 			t.complete, words = true, arg
 		}
 		if count >= killAt && killed.IsZero() || len(wrong) > 0 {
-			time.Sleep(rand.N(20 * time.Millisecond))
+			time.Sleep(rand.N(10 * time.Millisecond))
 			killed = time.Now()
 			cmd.Process.Kill() // lines that it has written already are still read
 		}
 	}
 	if t.live {
-		fmt.Fprint(t.out, "\r")
+		fmt.Fprint(t.out, "\r\033[K") // what comes next replaces the progress
 	}
 	err = cmd.Wait()
 	switch {

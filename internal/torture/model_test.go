@@ -132,7 +132,7 @@ const (
 )
 
 // odds of each kind, in percent.
-var odds = [...]int{put: 24, putIfAbsent: 8, remove: 12, update: 10, cas: 8, cad: 5, get: 4, note: 6, count: 4, sit: 4, do: 15}
+var odds = [...]int{put: 20, putIfAbsent: 8, remove: 12, update: 10, cas: 8, cad: 5, get: 4, note: 6, count: 4, sit: 8, do: 15}
 
 // An operation, as the stream says it. Its effect depends on the state.
 type operation struct {
@@ -192,8 +192,8 @@ func (s *stream) next() operation {
 		o.places = []int{2*accounts + 2*pairs + s.rng.IntN(counters)}
 	case do:
 		n := s.rng.IntN(4)
-		if s.rng.IntN(30) == 0 {
-			n = 40
+		if s.rng.IntN(10) == 0 { // long enough for the clock to tick meanwhile
+			n = 30
 		}
 		for range n {
 			c := change{s.slot(), s.size()}

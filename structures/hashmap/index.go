@@ -139,6 +139,11 @@ func (m *Map) assist() {
 	if next == nil {
 		return
 	}
+	op := m.h.Begin() // keeps the heap mapped
+	defer op.End()
+	if _, err := op.Slot(); err != nil {
+		return
+	}
 	for range 4 {
 		i := t.cursor.Add(1) - 1
 		if i > t.mask {

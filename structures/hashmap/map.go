@@ -74,10 +74,16 @@ func OpenContext(ctx context.Context, h *tidemark.Heap, name string, opt *Option
 	}
 	m := &Map{h: h, st: st, space: st.Space(), seed: maphash.MakeSeed()}
 	m.table.Store(newTable(tableSize(st.Payloads()), newOverflow()))
+	done := false
+	defer func() {
+		if !done { // a panic of a callback included
+			st.Close()
+		}
+	}()
 	if err := st.Rebuild(ctx, opt.Workers, m.recover); err != nil {
-		st.Close()
 		return nil, err
 	}
+	done = true
 	return m, nil
 }
 
@@ -138,10 +144,10 @@ func (m *Map) AppendGet(dst, key []byte) ([]byte, error) {
 func (m *Map) Has(key []byte) (bool, error) {
 	op := m.h.Begin()
 	defer op.End()
-	return m.has(op, key)
+	return m.has(op, key, false)
 }
 
-func (m *Map) has(op tidemark.Op, key []byte) (bool, error) {
+func (m *Map) has(op tidemark.Op, key []byte, strict bool) (bool, error) {
 	slot, err := op.Slot()
 	if err != nil {
 		return false, err
@@ -150,7 +156,7 @@ func (m *Map) has(op tidemark.Op, key []byte) (bool, error) {
 	t, b, ctl := m.lock(h, false)
 	defer b.unlock(ctl)
 	w := m.find(t, b, ctl, h, key)
-	if ctl>>stampShift > slot.Epoch() {
+	if strict && ctl>>stampShift > slot.Epoch() {
 		return false, tidemark.ErrOldSeesNew
 	}
 	return w != nil && *w&dead == 0, nil
@@ -232,11 +238,18 @@ func (m *Map) tryDo(r *request) (ok bool, err error) {
 	}
 	h := m.hash(r.key)
 	for n := 0; ; n++ {
-		t, b, ctl := m.lock(h, true)
-		op := m.h.Begin()
+		op := m.h.Begin() // first: the lock may move entries, which needs the heap mapped
 		if _, err := op.Slot(); err != nil {
-			b.unlock(ctl)
 			return false, err
+		}
+		t, b, ctl := m.lock(h, true)
+		if ctl>>stampShift > op.Epoch() {
+			op.End()
+			op = m.h.Begin() // under the lock, so in an epoch that is new enough
+			if _, err := op.Slot(); err != nil {
+				b.unlock(ctl)
+				return false, err
+			}
 		}
 		w := m.find(t, b, ctl, h, r.key)
 		if w != nil && *w&pending != 0 {

@@ -61,11 +61,15 @@ func (m *Map) update(key []byte, change func([]byte, bool) ([]byte, bool), get f
 // Clear removes every entry that is there when Clear comes to its bucket, each as
 // an operation of its own.
 func (m *Map) Clear() error {
-	var err error
 	for key := range m.Keys() {
-		if _, err = m.Delete(key); err != nil {
+		if _, err := m.Delete(key); err != nil {
 			return err
 		}
+	}
+	op := m.h.Begin() // has the loop ended because the heap is closed?
+	defer op.End()
+	if _, err := op.Slot(); err != nil {
+		return err
 	}
 	return m.h.Err()
 }
@@ -111,7 +115,7 @@ func (x Tx) AppendGet(dst, key []byte) ([]byte, error) {
 }
 
 // Has is [Map.Has] within the operation.
-func (x Tx) Has(key []byte) (bool, error) { return x.m.has(x.op, key) }
+func (x Tx) Has(key []byte) (bool, error) { return x.m.has(x.op, key, true) }
 
 // Put is [Map.Put] within the operation.
 func (x Tx) Put(key, val []byte) error {
@@ -146,6 +150,9 @@ func (x Tx) Update(key []byte, change func(old []byte, ok bool) (val []byte, kee
 
 // Clear removes every entry, all of them with the operation.
 func (x Tx) Clear() error {
+	if _, err := x.op.Slot(); err != nil {
+		return err
+	}
 	for key := range x.m.Keys() {
 		if _, err := x.Delete(key); err != nil {
 			return err
