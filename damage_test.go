@@ -73,7 +73,7 @@ func TestDamagedHeaderInOneCopy(t *testing.T) {
 			rep, err := tidemark.Verify(ctx, dir, nil)
 			require.NoError(t, err)
 			require.Len(t, rep.Problems, 1, "byte %d of copy %d", at, copies)
-			require.ErrorContains(t, rep.Problems[0], "header copy")
+			require.ErrorContains(t, rep.Problems[0], "header cop")
 			h, err := tidemark.OpenReadOnly(dir, nil)
 			require.NoError(t, err)
 			checkFilled(t, openMap(t, h, "m"), 3)

@@ -9,7 +9,8 @@
 //
 // Durability here is buffered (Montage, ICPP 2021): time is cut into epochs of
 // 10 ms, and a crash takes back at most the operations of the last two, all of
-// an epoch or nothing. What is left is the state after some prefix of the
+// an epoch or nothing. (Epochs last longer while every processor is busy: the
+// clock's goroutine has to get one.) What is left is the state after some prefix of the
 // operations that were carried out, never part of one. [Heap.Sync] returns once
 // everything that ended before it survives.
 //

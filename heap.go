@@ -133,6 +133,10 @@ func (h *Heap) damage(e *CorruptError) {
 // Begin and End are for structures; programs mostly want [Heap.Do].
 func (h *Heap) Begin() Op { return h.clock.Begin() }
 
+// maxRestarts is how often the clock may overtake a long operation before Do
+// makes the clock wait for it.
+const maxRestarts = 4
+
 // maxConflicts bounds how long Do retries against operations that do not end.
 const maxConflicts = 10 * time.Second
 
@@ -143,7 +147,12 @@ const maxConflicts = 10 * time.Second
 func (h *Heap) Do(fn func(Op) error) error {
 	var since time.Time
 	for n := 1; ; n++ {
-		err := h.attempt(fn)
+		var err error
+		if n <= maxRestarts {
+			err = h.attempt(fn)
+		} else {
+			err = h.clock.Hold(func() error { return h.attempt(fn) })
+		}
 		switch {
 		case errors.Is(err, ErrOldSeesNew):
 		case errors.Is(err, ErrConflict):
@@ -272,10 +281,14 @@ func (h *Heap) CloseContext(ctx context.Context) error {
 	h.mu.Unlock()
 	select {
 	case h.ending <- struct{}{}:
-		defer func() { <-h.ending }()
-	case <-ctx.Done():
-		return h.notClosed(ctx)
+	default:
+		select {
+		case h.ending <- struct{}{}:
+		case <-ctx.Done():
+			return h.notClosed(ctx)
+		}
 	}
+	defer func() { <-h.ending }()
 	h.mu.Lock()
 	done := h.done
 	h.mu.Unlock()

@@ -16,8 +16,8 @@ type Metrics struct {
 	FileBytes uint64 `json:"fileBytes"` // size of the heap file
 	UsedBytes int64  `json:"usedBytes"` // in blocks that are not free; includes retired and cached ones
 	FreeBytes int64  `json:"freeBytes"` // in free blocks of superblocks
-	IdleBytes int64  `json:"idleBytes"` // in units that no superblock uses; HoleBytes of them were given back
-	HoleBytes int64  `json:"holeBytes"`
+	IdleBytes int64  `json:"idleBytes"` // in units that no superblock uses
+	DiskBytes uint64 `json:"diskBytes"` // what the file takes on disk: idle units may be holes
 
 	Recovery RecoveryMetrics `json:"recovery"`
 }
@@ -46,7 +46,7 @@ func (h *Heap) Metrics() Metrics {
 		m.FreeBytes += c.FreeBytes
 		m.UsedBytes += c.Bytes - c.FreeBytes
 	}
-	m.IdleBytes, m.HoleBytes = int64(st.FreeUnits)*persist.UnitSize, int64(st.Holes)*persist.UnitSize
+	m.IdleBytes, m.DiskBytes = int64(st.FreeUnits)*persist.UnitSize, h.r.DiskBytes()
 	return m
 }
 
@@ -69,7 +69,7 @@ type Info struct {
 	// directory is among them.
 	Structures []StructureUse `json:"structures"`
 	FreeUnits  int            `json:"freeUnits"` // of 64 KiB
-	Holes      int            `json:"holes"`     // of those, given back to the file system
+	DiskBytes  uint64         `json:"diskBytes"` // what the file takes on disk
 }
 
 // StructureUse is the space of one structure.
@@ -87,7 +87,7 @@ func (h *Heap) Info() (Info, error) {
 	hd, st := h.r.Header(), h.a.Stats()
 	info := Info{
 		Path: h.Path(), UUID: hd.ID(), Format: hd.Format, Created: hd.Created, Clock: h.result.Clock,
-		SameBoot: h.r.SameBoot(), Size: h.r.Size(), Recovery: h.recovered(), FreeUnits: st.FreeUnits, Holes: st.Holes,
+		SameBoot: h.r.SameBoot(), Size: h.r.Size(), Recovery: h.recovered(), FreeUnits: st.FreeUnits, DiskBytes: h.r.DiskBytes(),
 		Structures: []StructureUse{{StructureInfo: StructureInfo{Name: "(directory)", ID: uint32(systemOwner)}}},
 	}
 	for _, s := range h.Structures() {

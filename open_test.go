@@ -56,7 +56,7 @@ func TestOpenWithoutAParentDirectory(t *testing.T) {
 func TestOpenOfAFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "h")
 	require.NoError(t, os.WriteFile(path, []byte("text"), 0o666))
-	refused(t, path, fs.ErrInvalid, "not a directory")
+	refused(t, path, syscall.ENOTDIR, "not a directory")
 }
 
 func TestOpenReadOnlyOfNothing(t *testing.T) {

@@ -70,14 +70,14 @@ func (d *directory) init(h *Heap) {
 }
 
 // load reads the directory during recovery and returns the owners it names.
-func (d *directory) load() (map[alloc.Owner]bool, error) {
-	owners := map[alloc.Owner]bool{}
+func (d *directory) load() (map[alloc.Owner]string, error) {
+	owners := map[alloc.Owner]string{}
 	var damaged uint64
 	opt := recovery.Options{Policy: d.h.opt.Policy, Damage: d.h.damage}
 	for _, it := range recovery.Iterators(context.Background(), d.h.r, d.h.a, d.space, systemOwner, "(directory)", 1, opt) {
 		for it.Next() {
 			e, ok := decodeEntry(it.Bytes())
-			if !ok || d.entries[e.Name] != nil || owners[alloc.Owner(e.ID)] {
+			if !ok || d.entries[e.Name] != nil || owners[alloc.Owner(e.ID)] != "" {
 				if err := it.Damaged("D1: directory entry makes no sense, or is there twice"); err != nil {
 					return nil, err
 				}
@@ -85,15 +85,12 @@ func (d *directory) load() (map[alloc.Owner]bool, error) {
 			}
 			e.ref = it.Ref()
 			d.entries[e.Name] = e
-			owners[alloc.Owner(e.ID)] = true
+			owners[alloc.Owner(e.ID)] = e.Name
 		}
 		if err := it.Err(); err != nil {
 			return nil, err
 		}
 		damaged += it.Damage()
-	}
-	if damaged > 0 { // whoever is in the heap may be who is not in the directory
-		maps.Copy(owners, d.h.a.Owners())
 	}
 	d.next = systemOwner
 	for o := range owners {
@@ -101,6 +98,9 @@ func (d *directory) load() (map[alloc.Owner]bool, error) {
 	}
 	for o := range d.h.a.Owners() {
 		d.next = max(d.next, o)
+		if damaged > 0 && o != systemOwner && owners[o] == "" {
+			owners[o] = "(unknown)" // may be one of those damaged
+		}
 	}
 	d.next++
 	return owners, nil
@@ -140,7 +140,7 @@ func decodeEntry(b []byte) (*entry, bool) {
 		t := payload.Descriptor{Fingerprint: le.Uint64(take(8)), Name: str()}
 		e.types, e.Types = append(e.types, t), append(e.Types, t.Name)
 	}
-	ok = ok && len(b) == 0 && e.ID > uint32(systemOwner) && e.ID <= uint32(alloc.MaxOwner)
+	ok = ok && len(b) == 0 && e.Name != "" && e.ID > uint32(systemOwner) && e.ID <= uint32(alloc.MaxOwner)
 	return e, ok
 }
 

@@ -2,6 +2,7 @@ package tidemark
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 
@@ -39,7 +40,10 @@ func Verify(ctx context.Context, dir string, opt *Options) (VerifyReport, error)
 	}
 	defer h.Close()
 	if err := h.r.HeaderDamage(); err != nil {
-		o.Damage(&CorruptError{File: h.Path(), Rule: "P5: one header copy is damaged: " + err.Error()})
+		bad := &CorruptError{File: h.Path(), Rule: err.Error()}
+		errors.As(err, &bad)
+		bad.Rule = "P5: one header copy: " + bad.Rule
+		o.Damage(bad)
 	}
 	if _, ok := h.r.BootID(); !ok && h.result.Clock >= recovery.FirstEpoch {
 		o.Damage(&CorruptError{File: h.Path(), Off: persist.BootOff, Rule: "P5: boot id: wrong checksum"})

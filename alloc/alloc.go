@@ -2,6 +2,7 @@ package alloc
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -22,6 +23,9 @@ type Allocator struct {
 	h    persist.Handle
 	pool unitPool
 	byID map[Owner]*Space
+	// Units from here on are not handed out, except fresh ones: a damaged header
+	// before them may have hidden a superblock that they belong to.
+	suspect int
 
 	// Scavenge, if set, is asked to give blocks back to their pools when space
 	// has run out; it reports whether any were. It is called without locks.
@@ -46,6 +50,7 @@ func New(r *persist.Region) *Allocator {
 	a := &Allocator{r: r, h: r.Handle(), byID: map[Owner]*Space{}}
 	a.spaces.Store(&[]*Space{nil})
 	a.pool.frontier = int(r.Size() / unit)
+	a.suspect = math.MaxInt
 	a.table.extend(a.pool.frontier)
 	return a
 }
@@ -422,7 +427,9 @@ func (a *Allocator) releaseLocked(sb *superblock) {
 	for u := range units {
 		*a.table.at(start + u) = superblock{}
 	}
-	a.pool.give(extent{start: start, n: units})
+	if start < a.suspect {
+		a.pool.give(extent{start: start, n: units})
+	}
 }
 
 // ReleaseOwner gives back every superblock of an owner that is durably gone and
@@ -450,8 +457,8 @@ func (a *Allocator) Trim(minBytes int) (bytes uint64) {
 	defer a.mu.Unlock()
 	for i := range a.pool.free {
 		e := &a.pool.free[i]
-		if n := e.n * unit; !e.hole && n >= minBytes && a.r.Discard(persist.Off(e.start)*unit, n) {
-			e.hole = true
+		if n := e.n * unit; !e.bare && n >= minBytes && a.r.Discard(persist.Off(e.start)*unit, n) {
+			e.bare = true
 			bytes += uint64(n)
 		}
 	}

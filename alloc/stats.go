@@ -20,18 +20,12 @@ type ClassStats struct {
 type Stats struct {
 	Classes   []ClassStats `json:"classes"`   // by owner, then block size, runs last
 	FreeUnits int          `json:"freeUnits"` // 64 KiB units of the file that no superblock uses
-	Holes     int          `json:"holes"`     // of those, units given back to the file system
 }
 
 // Stats returns the present occupancy.
 func (a *Allocator) Stats() Stats {
 	a.mu.Lock()
 	st := Stats{FreeUnits: a.pool.units() + int(a.r.Size()/unit) - a.pool.frontier}
-	for _, e := range a.pool.free {
-		if e.hole {
-			st.Holes += e.n
-		}
-	}
 	owners := make([]*Space, 0, len(a.byID))
 	for _, s := range a.byID {
 		owners = append(owners, s)

@@ -27,8 +27,9 @@ type Judge func(owner Owner, off persist.Off, word uint64) (v Verdict, now uint6
 // fills the volatile tables. What it reads it writes back and orders: a header
 // that a cache kept through a process crash may never have reached media. Each
 // damaged header is reported; where damage
-// returns nil the walk goes on at the next unit, and the damaged one is neither
-// read nor handed out.
+// returns nil the walk goes on at the next unit; neither the damaged one nor any
+// behind it is handed out again while the heap is open, for they may belong to the
+// superblock whose length is lost.
 func (a *Allocator) Scan(damage func(*persist.CorruptError) error) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -47,10 +48,13 @@ func (a *Allocator) Scan(damage func(*persist.CorruptError) error) error {
 			if err := report(u, bad); err != nil {
 				return err
 			}
+			a.suspect = min(a.suspect, u)
 			u++
 			continue
 		case owner == 0:
-			a.pool.give(extent{start: u, n: 1})
+			if u < a.suspect {
+				a.pool.give(extent{start: u, n: 1, bare: true})
+			}
 			u++
 			continue
 		}
@@ -151,6 +155,14 @@ func (a *Allocator) sweepOne(sb *superblock, h *persist.Handle, unclean bool, ju
 		}
 		off += persist.Off(size)
 	}
+}
+
+// Bytes returns how many bytes the superblocks take.
+func (a *Allocator) Bytes() (n uint64) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.walkLocked(func(sb *superblock) { n += uint64(sb.units) * unit })
+	return n
 }
 
 // Owners returns the owners that superblocks name.

@@ -9,7 +9,7 @@ import (
 // extent is a run of units that no superblock uses.
 type extent struct {
 	start, n int
-	hole     bool // its media were given back; fallocate before use
+	bare     bool // media may be missing behind it; refill before use
 }
 
 // unitPool knows which units are in use. Units at or above frontier were grown
@@ -29,7 +29,7 @@ func (p *unitPool) take(r *persist.Region, n int) (start int, fresh bool, err er
 			continue
 		}
 		start = e.start
-		if e.hole {
+		if e.bare {
 			if err := r.Refill(persist.Off(start)*unit, n*unit); err != nil {
 				return 0, false, err
 			}
@@ -60,7 +60,7 @@ func (p *unitPool) give(e extent) {
 	copy(p.free[i+1:], p.free[i:])
 	p.free[i] = e
 	for _, j := range []int{i + 1, i} {
-		if j > 0 && j < len(p.free) && p.free[j-1].hole == p.free[j].hole && p.free[j-1].start+p.free[j-1].n == p.free[j].start {
+		if j > 0 && j < len(p.free) && p.free[j-1].bare == p.free[j].bare && p.free[j-1].start+p.free[j-1].n == p.free[j].start {
 			p.free[j-1].n += p.free[j].n
 			p.free = append(p.free[:j], p.free[j+1:]...)
 		}

@@ -95,6 +95,13 @@ func waitEnded(ctx context.Context, s *System, target uint64) error {
 	return fmt.Errorf("tidemark: %s: epoch %d is not yet durable, outcome unknown: %w", s.r.Path(), target-2, ctx.Err())
 }
 
+// Hold runs f while the clock does not tick.
+func (s *System) Hold(f func() error) error {
+	s.token <- struct{}{}
+	defer func() { <-s.token }()
+	return f()
+}
+
 // WaitDurable returns once epoch e counts. It does not hurry the clock.
 func (s *System) WaitDurable(ctx context.Context, e uint64) error {
 	for {

@@ -77,7 +77,7 @@ func OpenDir(dir string, cfg Config) (_ *Region, err error) {
 // openLock takes the directory's lock: exclusive, or shared for reading.
 func (r *Region) openLock(dir string, cfg Config, deadline time.Time) error {
 	if st, err := os.Stat(dir); err == nil && !st.IsDir() {
-		return fmt.Errorf("tidemark: %s: %w", dir, errors.Join(fs.ErrInvalid, errors.New("not a directory")))
+		return fmt.Errorf("tidemark: %s: %w", dir, syscall.ENOTDIR)
 	} else if errors.Is(err, fs.ErrNotExist) && !cfg.ReadOnly {
 		switch err := os.Mkdir(dir, 0o777); {
 		case err == nil:

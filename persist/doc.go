@@ -17,8 +17,9 @@
 //     headers, every word whose place in the order matters. A domain may defer
 //     it until a log record of it is durable; until then [Region.Load] returns
 //     the old value, so owners keep such words in volatile memory as well.
-//   - [Handle.Fence] returns once all the handle wrote back and stored is
-//     durable, or with an error, after which nothing it covers may be published.
+//   - [Handle.Fence] returns once all the handle wrote back is durable (ordered
+//     stores need a write-back, too), or with an error, after which nothing it
+//     covers may be published.
 //
 // A plain store that is not written back may be overtaken by anything; a plain
 // store executed after Order may reach media before the ordered range does (a

@@ -33,10 +33,10 @@ var (
 
 // CorruptError says which bytes broke which rule. It matches ErrCorrupt.
 type CorruptError struct {
-	File      string // path, or "" where unknown
-	Off       Off    // where in the file
-	Structure string // name of the structure concerned, or ""
-	Rule      string // what should have held
+	File      string `json:"file,omitempty"`      // path, or "" where unknown
+	Off       Off    `json:"offset"`              // where in the file
+	Structure string `json:"structure,omitempty"` // name of the structure concerned, or ""
+	Rule      string `json:"rule"`                // what should have held
 }
 
 func (e *CorruptError) Error() string {

@@ -68,8 +68,9 @@ func (h *Handle) Order() {
 }
 
 // Store writes v to the aligned word at off, in the order that Order and Fence
-// give. A domain may execute it only when it is durable; see the package
-// comment.
+// give. Like a plain store it must be written back to become durable. A domain may
+// execute it only then; see the package comment. Until it does, a WriteBack that
+// covers the word takes the value stored, not the one in memory.
 func (h *Handle) Store(off Off, v uint64) {
 	if h.mode == modeSim {
 		h.dirty = true
@@ -79,7 +80,7 @@ func (h *Handle) Store(off Off, v uint64) {
 	StoreWord(h.r.Word(off), v)
 }
 
-// Fence returns once everything this handle wrote back and stored is durable.
+// Fence returns once everything this handle wrote back is durable.
 // Its error matches ErrDurability and is final: nothing that the fence was to
 // cover may be published.
 func (h *Handle) Fence() error {

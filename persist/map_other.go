@@ -22,3 +22,5 @@ func (r *Region) discardFile(_, _ int64) error { return ErrUnsupported }
 func lockFD(*os.File, bool) error { return ErrUnsupported }
 
 func isNoSpace(error) bool { return false }
+
+func diskBytes(*os.File) uint64 { return 0 }

@@ -215,10 +215,21 @@ func (r *Region) Discard(off Off, n int) bool {
 
 // Refill backs a discarded range again. Its error matches ErrNoSpace.
 func (r *Region) Refill(off Off, n int) error {
+	if r.file == nil {
+		return nil
+	}
 	if err := r.refillFile(int64(off), int64(n)); err != nil {
 		return &SpaceError{File: r.path, Need: uint64(n), Size: r.size.Load(), Limit: r.max, Err: err}
 	}
 	return nil
+}
+
+// DiskBytes returns what the file takes on disk, holes left out; 0 in memory.
+func (r *Region) DiskBytes() uint64 {
+	if r.file == nil {
+		return 0
+	}
+	return diskBytes(r.file)
 }
 
 // Close unmaps the region and gives up its lock. A later access is outside it.

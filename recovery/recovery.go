@@ -3,6 +3,7 @@ package recovery
 import (
 	"context"
 	"fmt"
+	"maps"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -54,7 +55,7 @@ const FirstEpoch = 3
 // Result is what a heap's recovery found.
 type Result struct {
 	Clean    bool          // the heap had been closed
-	Clock    uint64        // the clock word found; FirstEpoch for a new heap
+	Clock    uint64        // the clock word found; FirstEpoch-1 for a new heap
 	Boundary uint64        // last epoch that counts
 	Live     uint64        // blocks kept
 	Scrubbed uint64        // words of discarded epochs replaced
@@ -64,12 +65,13 @@ type Result struct {
 }
 
 // Heap recovers the region under a. system is the owner of the directory, which
-// is swept first; then known is asked which further owners exist.
+// is swept first; then known is asked which further owners exist, and for their
+// names.
 //
 // Crash points: before the last step the clock reads C and every decision is the
 // same again (R3); the words replaced so far read as decided. After it the clock
 // reads C+1 and no word of an epoch beyond B is left on media (R2).
-func Heap(ctx context.Context, r *persist.Region, a *alloc.Allocator, opt Options, system alloc.Owner, known func() (map[alloc.Owner]bool, error)) (res Result, err error) {
+func Heap(ctx context.Context, r *persist.Region, a *alloc.Allocator, opt Options, system alloc.Owner, known func() (map[alloc.Owner]string, error)) (res Result, err error) {
 	start := time.Now()
 	h := r.Handle()
 	clock, err := readClock(r)
@@ -98,7 +100,8 @@ func Heap(ctx context.Context, r *persist.Region, a *alloc.Allocator, opt Option
 	if err := a.Scan(g.damage); err != nil {
 		return res, err
 	}
-	m := newMeter(opt.Progress, Progress{Phase: "sweep", Total: r.Size()})
+	m := newMeter(opt.Progress, Progress{Phase: "sweep", Total: a.Bytes()})
+	names := map[alloc.Owner]string{system: "(directory)"}
 	var live, scrubbed atomic.Uint64
 	judge := func(owner alloc.Owner, off persist.Off, w uint64) (alloc.Verdict, uint64) {
 		if w == 0 {
@@ -106,7 +109,7 @@ func Heap(ctx context.Context, r *persist.Region, a *alloc.Allocator, opt Option
 		}
 		word := payload.Word(w)
 		if !word.Valid() || word.Epoch() > clock {
-			g.damage(&persist.CorruptError{File: r.Path(), Off: off, Rule: fmt.Sprintf("L1: control word %#x of owner %d: wrong check byte, state or epoch", w, owner)})
+			g.damage(&persist.CorruptError{File: r.Path(), Off: off, Structure: names[owner], Rule: fmt.Sprintf("L1: control word %#x: wrong check byte, state or epoch", w)})
 			return alloc.Damaged, w
 		}
 		keep, now := word.Judge(res.Boundary)
@@ -135,13 +138,13 @@ func Heap(ctx context.Context, r *persist.Region, a *alloc.Allocator, opt Option
 	if err != nil {
 		return res, err
 	}
-	if g.count.Load() > 0 { // perhaps of the directory: give up nobody
-		owners = a.Owners()
-	}
-	if err := sweep(func(o alloc.Owner) bool { return o != system && owners[o] }); err != nil {
+	maps.Copy(names, owners)
+	whole := g.count.Load() == 0 // else entries may be missing from the directory: give up nobody
+	wanted := func(o alloc.Owner) bool { return names[o] != "" || !whole }
+	if err := sweep(func(o alloc.Owner) bool { return o != system && wanted(o) }); err != nil {
 		return res, err
 	}
-	a.Disown(func(o alloc.Owner) bool { return o == system || owners[o] })
+	a.Disown(wanted)
 	r.Point("scrubbed")
 
 	res.Live, res.Scrubbed, res.Damaged = live.Load(), scrubbed.Load(), g.count.Load()

@@ -19,7 +19,8 @@ import (
 )
 
 var (
-	crashHistories = flag.Int("crash.histories", 40, "random histories of the crash tests, for each flavour")
+	crashHistories = flag.Int("crash.histories", 6, "random histories of the crash tests, for each flavour")
+	crashImages    = flag.Int("crash.images", 8, "images tried at each crash point of the fixed histories")
 	crashSeed      = flag.Uint64("crash.seed", 1, "seed of the first of them")
 )
 
@@ -452,7 +453,7 @@ func TestCrashEveryHistory(t *testing.T) {
 			t.Parallel()
 			var total crashsim.Report
 			for _, h := range histories {
-				rep, err := explore(crashsim.Options{Config: c, MaxImages: 64, Seed: *crashSeed}, []step(h))
+				rep, err := explore(crashsim.Options{Config: c, MaxImages: *crashImages, NestedImages: 3, Seed: *crashSeed}, []step(h))
 				if err != nil {
 					t.Fatalf("history %q: %v", h, err)
 				}
