@@ -307,7 +307,7 @@ func TestWaitDurableEndsWithTheHeap(t *testing.T) {
 // Everything that races with Close returns a result or ErrClosed, and what
 // returned nil before is there afterwards.
 func TestMethodsRaceWithClose(t *testing.T) {
-	rounds := 150
+	rounds := 80
 	if testing.Short() {
 		rounds = 20
 	}

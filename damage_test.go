@@ -179,7 +179,7 @@ func TestDamagedBytes(t *testing.T) {
 	const n = 400
 	dir := filled(t, n)
 	whole := readHeap(t, dir)
-	rounds := 150
+	rounds := 80
 	if testing.Short() {
 		rounds = 30
 	}

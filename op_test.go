@@ -80,6 +80,9 @@ func TestManyOperationsAtOnce(t *testing.T) {
 	require.Equal(t, 40, m.Len())
 	require.NoError(t, h.Sync(ctx))
 
+	if testing.Short() {
+		return
+	}
 	// More than there are slots: the others wait.
 	var wg sync.WaitGroup
 	goOn := make(chan struct{})

@@ -279,7 +279,7 @@ func TestLargeValues(t *testing.T) {
 }
 
 func TestManyKeysInOneOperation(t *testing.T) {
-	n := 130000
+	n := 125000
 	if testing.Short() {
 		n = 5000
 	}
