@@ -2,6 +2,8 @@ package hashmap_test
 
 import (
 	"fmt"
+	"math/rand/v2"
+	"os"
 	"testing"
 
 	"github.com/tidemark-db/tidemark"
@@ -63,4 +65,63 @@ func BenchmarkDeleteInsert(b *testing.B) {
 		m.Delete(one)
 		m.PutIfAbsent(one, val)
 	}
+}
+
+// BenchmarkMix is the workload of the Montage paper: half of the keys are there;
+// lookups, insertions of absent keys and removals.
+func BenchmarkMix(b *testing.B) {
+	const keys = 1_000_000
+	for _, size := range []int{64, 1024} {
+		var m *hashmap.Map
+		for _, gets := range []int{0, 2, 18} {
+			b.Run(fmt.Sprintf("%d/%d:1:1", size, gets), func(b *testing.B) {
+				if m == nil {
+					h, err := tidemark.Open(heapDir(b), nil)
+					if err != nil {
+						b.Fatal(err)
+					}
+					m, _ = hashmap.Open(h, "m", nil)
+					var k [32]byte
+					val := make([]byte, size)
+					for i := uint64(0); i < keys; i += 2 {
+						m.Put(key(&k, i), val)
+					}
+				}
+				b.ResetTimer()
+				b.RunParallel(func(pb *testing.PB) {
+					var k [32]byte
+					val, buf := make([]byte, size), make([]byte, 0, size)
+					rnd := rand.New(rand.NewPCG(rand.Uint64(), 1))
+					for pb.Next() {
+						x := rnd.Uint64()
+						kb := key(&k, x%keys)
+						switch r := int(x>>40) % (gets + 2); r {
+						case 0:
+							m.PutIfAbsent(kb, val)
+						case 1:
+							m.Delete(kb)
+						default:
+							m.AppendGet(buf, kb)
+						}
+					}
+				})
+			})
+		}
+	}
+}
+
+func heapDir(b *testing.B) string {
+	if dir, err := os.MkdirTemp("/dev/shm", "bench"); err == nil {
+		b.Cleanup(func() { os.RemoveAll(dir) })
+		return dir
+	}
+	return b.TempDir()
+}
+
+func key(k *[32]byte, n uint64) []byte {
+	for i := len(k) - 1; i >= 0; i-- {
+		k[i] = byte('0' + n%10)
+		n /= 10
+	}
+	return k[:]
 }

@@ -19,7 +19,8 @@ import (
 )
 
 var (
-	crashHistories = flag.Int("crash.histories", 3, "random histories of the crash tests, for each flavour")
+	crashHistories = flag.Int("crash.histories", 15, "random histories of the crash tests, for each flavour")
+	crashWide      = flag.Bool("crash.wide", false, "random histories with values that take superblocks and runs of their own")
 	crashImages    = flag.Int("crash.images", 8, "images tried at each crash point of the fixed histories")
 	crashSeed      = flag.Uint64("crash.seed", 1, "seed of the first of them")
 )
@@ -506,7 +507,7 @@ func TestCrashRandomHistories(t *testing.T) {
 			var total crashsim.Report
 			for i := range uint64(*crashHistories) {
 				seed := *crashSeed + i
-				steps := randomHistory(rand.New(rand.NewPCG(seed, 1)), 14, c.Words)
+				steps := randomHistory(rand.New(rand.NewPCG(seed, 1)), 14, c.Words || !*crashWide)
 				rep, err := explore(crashsim.Options{Config: c, MaxImages: 12, NestedImages: 3, Every: 0.5, Seed: seed}, steps)
 				if err != nil {
 					t.Fatalf("seed %d, history %q: %v", seed, string(steps), err)
