@@ -97,7 +97,7 @@ func OpenRegion(ctx context.Context, r *persist.Region, opt *Options) (*Heap, er
 	h.dir.init(h)
 	ro := recovery.Options{Workers: h.opt.RecoveryWorkers, Policy: h.opt.Policy, Progress: h.opt.Progress, Damage: h.damage}
 	var err error
-	if h.result, err = recovery.Heap(ctx, r, h.a, ro, systemOwner, h.dir.load); err != nil {
+	if h.result, err = recovery.Heap(ctx, r, h.a, ro, h.dir.load); err != nil {
 		return nil, err
 	}
 	if h.opt.Strategy == Transient && h.result.Live > 0 {

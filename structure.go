@@ -70,14 +70,14 @@ func (d *directory) init(h *Heap) {
 }
 
 // load reads the directory during recovery and returns the owners it names.
-func (d *directory) load() (map[alloc.Owner]string, error) {
-	owners := map[alloc.Owner]string{}
+func (d *directory) load() (map[alloc.Owner]bool, error) {
+	owners := map[alloc.Owner]bool{systemOwner: true}
 	var damaged uint64
 	opt := recovery.Options{Policy: d.h.opt.Policy, Damage: d.h.damage}
 	for _, it := range recovery.Iterators(context.Background(), d.h.r, d.h.a, d.space, systemOwner, "(directory)", 1, opt) {
 		for it.Next() {
 			e, ok := decodeEntry(it.Bytes())
-			if !ok || d.entries[e.Name] != nil || owners[alloc.Owner(e.ID)] != "" {
+			if !ok || d.entries[e.Name] != nil || owners[alloc.Owner(e.ID)] {
 				if err := it.Damaged("D1: directory entry makes no sense, or is there twice"); err != nil {
 					return nil, err
 				}
@@ -85,7 +85,7 @@ func (d *directory) load() (map[alloc.Owner]string, error) {
 			}
 			e.ref = it.Ref()
 			d.entries[e.Name] = e
-			owners[alloc.Owner(e.ID)] = e.Name
+			owners[alloc.Owner(e.ID)] = true
 		}
 		if err := it.Err(); err != nil {
 			return nil, err
@@ -98,8 +98,8 @@ func (d *directory) load() (map[alloc.Owner]string, error) {
 	}
 	for o := range d.h.a.Owners() {
 		d.next = max(d.next, o)
-		if damaged > 0 && o != systemOwner && owners[o] == "" {
-			owners[o] = "(unknown)" // may be one of those damaged
+		if damaged > 0 {
+			owners[o] = true // may be one of those damaged
 		}
 	}
 	d.next++

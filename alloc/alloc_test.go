@@ -180,13 +180,15 @@ func TestSweepRebuildsFreeSpace(t *testing.T) {
 		}
 		b := New(r)
 		require.NoError(t, b.Scan(func(e *persist.CorruptError) error { return e }))
-		require.NoError(t, b.Sweep(context.Background(), workers, true, func(Owner) bool { return true },
+		apply, err := b.Sweep(context.Background(), workers, true,
 			func(_ Owner, _ persist.Off, w uint64) (Verdict, uint64) {
 				if w == liveWord {
 					return Live, w
 				}
 				return Dead, w
-			}, nil))
+			}, nil)
+		require.NoError(t, err)
+		apply()
 		var c2 Cache
 		require.Equal(t, freed, fill(b, b.Space(9), &c2, 1000))
 		require.Equal(t, total, len(live))
@@ -249,8 +251,10 @@ func FuzzScan(f *testing.F) {
 		al := New(r)
 		problems := 0
 		require.NoError(t, al.Scan(func(e *persist.CorruptError) error { problems++; return nil }))
-		require.NoError(t, al.Sweep(context.Background(), 1, true, func(Owner) bool { return true },
-			func(_ Owner, _ persist.Off, w uint64) (Verdict, uint64) { return Dead, w }, nil))
+		apply, err := al.Sweep(context.Background(), 1, true,
+			func(_ Owner, _ persist.Off, w uint64) (Verdict, uint64) { return Dead, w }, nil)
+		require.NoError(t, err)
+		apply()
 		require.LessOrEqual(t, problems, 3)
 	})
 }

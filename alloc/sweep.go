@@ -72,59 +72,93 @@ func (a *Allocator) Scan(damage func(*persist.CorruptError) error) error {
 	return nil
 }
 
-// Sweep judges every block of the superblocks whose owners are wanted, on k
-// goroutines, and gives the dead ones to the pools. Words that change are written
-// back and ordered before it returns; if unclean, so are all others, for a dead
-// word that a cache kept through a process crash may hide a live one on media.
+// Sweep judges every block on k goroutines, and returns a function that carries
+// out what was decided: it stores the words that change, and gives dead blocks to
+// the pools. Until then the region is as it was. What changes is written back and
+// ordered before apply returns; if unclean, so are all other words, for a dead one
+// that a cache kept through a process crash may hide a live one on media.
 // progress, if set, is told bytes of superblocks as they are done, from any
 // goroutine.
-func (a *Allocator) Sweep(ctx context.Context, k int, unclean bool, want func(Owner) bool, judge Judge, progress func(bytes int)) error {
+func (a *Allocator) Sweep(ctx context.Context, k int, unclean bool, judge Judge, progress func(bytes int)) (apply func(), err error) {
 	a.mu.Lock()
 	var todo []*superblock
-	a.walkLocked(func(sb *superblock) {
-		if want(a.spaceOf(sb).id) {
-			todo = append(todo, sb)
-		}
-	})
+	a.walkLocked(func(sb *superblock) { todo = append(todo, sb) })
 	a.mu.Unlock()
 
 	var next atomic.Int64
 	var panicked atomic.Pointer[any] // by the judge or progress
-	work := func() {
+	k = max(min(k, len(todo)), 1)
+	changes := make([][]change, k)
+	work := func(worker int) {
 		defer func() {
 			if p := recover(); p != nil {
 				panicked.Store(&p)
 			}
 		}()
 		h := a.r.Handle()
-		if !mutant.Is(mutant.ClockBeforeScrub) {
-			defer h.Order()
-		}
+		defer h.Order()
 		for ctx.Err() == nil && panicked.Load() == nil {
 			i := int(next.Add(1)) - 1
 			if i >= len(todo) {
 				return
 			}
-			a.sweepOne(todo[i], &h, unclean, judge)
+			changes[worker] = a.sweepOne(todo[i], &h, unclean, judge, changes[worker])
 			if progress != nil {
 				progress(int(todo[i].units) * unit)
 			}
 		}
 	}
-	if k = min(k, len(todo)); k <= 1 {
-		work()
+	if k == 1 {
+		work(0)
 	} else {
 		var wg sync.WaitGroup
-		for range k {
-			wg.Go(work)
+		for i := range k {
+			wg.Go(func() { work(i) })
 		}
 		wg.Wait()
 	}
 	if p := panicked.Load(); p != nil {
 		panic(*p)
 	}
-	if err := ctx.Err(); err != nil {
-		return err
+	return func() { a.apply(todo, changes) }, ctx.Err()
+}
+
+// change is a control word that a sweep replaces.
+type change struct {
+	off persist.Off
+	now uint64
+}
+
+func (a *Allocator) sweepOne(sb *superblock, h *persist.Handle, unclean bool, judge Judge, changes []change) []change {
+	owner := a.spaceOf(sb).id
+	size, count := sb.size(), sb.count()
+	off := sb.block(0)
+	for i := range count {
+		word := a.r.Load(off)
+		v, now := judge(owner, off, word)
+		if now != word {
+			changes = append(changes, change{off, now})
+		} else if unclean && word != 0 {
+			h.WriteBack(off, 8)
+		}
+		if v == Dead {
+			sb.setFree(i)
+		}
+		off += persist.Off(size)
+	}
+	return changes
+}
+
+func (a *Allocator) apply(todo []*superblock, changes [][]change) {
+	h := a.r.Handle()
+	for _, list := range changes {
+		for _, c := range list {
+			a.r.Set(c.off, c.now)
+			h.WriteBack(c.off, 8)
+		}
+	}
+	if !mutant.Is(mutant.ClockBeforeScrub) {
+		h.Order()
 	}
 	for _, sb := range todo {
 		switch {
@@ -133,27 +167,6 @@ func (a *Allocator) Sweep(ctx context.Context, k int, unclean bool, want func(Ow
 		case sb.class != runClass:
 			a.spaceOf(sb).pools[sb.class].adopt(sb)
 		}
-	}
-	return nil
-}
-
-func (a *Allocator) sweepOne(sb *superblock, h *persist.Handle, unclean bool, judge Judge) {
-	owner := a.spaceOf(sb).id
-	size, count := sb.size(), sb.count()
-	off := sb.block(0)
-	for i := range count {
-		word := a.r.Load(off)
-		v, now := judge(owner, off, word)
-		if now != word {
-			a.r.Set(off, now)
-		}
-		if now != word || unclean && word != 0 {
-			h.WriteBack(off, 8)
-		}
-		if v == Dead {
-			sb.setFree(i)
-		}
-		off += persist.Off(size)
 	}
 }
 

@@ -47,6 +47,7 @@ type Slot struct {
 	undo   []undo
 	saved  []byte
 	joins  []join
+	index  map[uint64]struct{} // keys of joins, once they are many
 
 	dcss descriptor
 	_    [persist.LineSize]byte
@@ -82,9 +83,12 @@ type Participant interface {
 }
 
 type join struct {
-	p    Participant
-	a, b uint64
+	p         Participant
+	key, a, b uint64
 }
+
+// manyJoins is the number of joins from which they are indexed.
+const manyJoins = 32
 
 // genShift places the generation in a slot's word: an Op kept after its end does
 // not match the slot any more.
@@ -200,16 +204,30 @@ func (s *Slot) Freed(off persist.Off) {
 	s.freed = append(s.freed, off)
 }
 
-// Join has p told how the operation ends.
-func (s *Slot) Join(p Participant, a, b uint64) {
+// Join has p told how the operation ends. key, which [Slot.Joined] finds, must
+// name something in the heap: a payload.
+func (s *Slot) Join(p Participant, key, a, b uint64) {
 	s.busy = true
-	s.joins = append(s.joins, join{p, a, b})
+	s.joins = append(s.joins, join{p, key, a, b})
+	if len(s.joins) > manyJoins {
+		if s.index == nil {
+			s.index = make(map[uint64]struct{})
+			for i := range s.joins {
+				s.index[s.joins[i].key] = struct{}{}
+			}
+		}
+		s.index[key] = struct{}{}
+	}
 }
 
-// Joined reports whether Join was called with these values.
-func (s *Slot) Joined(p Participant, match func(a, b uint64) bool) bool {
-	for i := len(s.joins) - 1; i >= 0; i-- {
-		if s.joins[i].p == p && match(s.joins[i].a, s.joins[i].b) {
+// Joined reports whether Join was called with the key.
+func (s *Slot) Joined(key uint64) bool {
+	if s.index != nil {
+		_, ok := s.index[key]
+		return ok
+	}
+	for i := range s.joins {
+		if s.joins[i].key == key {
 			return true
 		}
 	}
@@ -278,6 +296,7 @@ func (s *Slot) abort(op Op) {
 func (s *Slot) reset() {
 	clear(s.joins)
 	s.freed, s.undo, s.joins, s.saved = s.freed[:0], s.undo[:0], s.joins[:0], s.saved[:0]
+	s.index = nil
 	if cap(s.saved) > 1<<20 {
 		s.saved = nil
 	}

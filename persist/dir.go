@@ -29,6 +29,9 @@ type Config struct {
 	Warn func(msg string, err error)
 }
 
+// maxMaxSize is what structures can count on: offsets below 1<<44.
+const maxMaxSize = 1 << 44
+
 const defaultMaxSize = 1 << min(40, 30+(^uint(0)>>63)*10)
 
 // OpenDir locks and maps the heap in dir, creating it where there is none. The
@@ -42,6 +45,7 @@ func OpenDir(dir string, cfg Config) (_ *Region, err error) {
 	if cfg.MaxSize == 0 {
 		cfg.MaxSize = defaultMaxSize
 	}
+	cfg.MaxSize = min(cfg.MaxSize, maxMaxSize)
 	if cfg.MaxSize = cfg.MaxSize &^ (UnitSize - 1); cfg.MaxSize < 2*UnitSize {
 		return nil, fmt.Errorf("tidemark: %s: a maximum of %d bytes is less than two units of %d", dir, cfg.MaxSize, UnitSize)
 	}

@@ -199,7 +199,7 @@ func (r *Region) Grow(size uint64) error {
 		return fmt.Errorf("%w: %s", ErrReadOnly, r.path)
 	case r.file != nil:
 		if err := r.growFile(have, size); err != nil {
-			return &SpaceError{File: r.path, Need: size - have, Size: have, Limit: r.max, Err: err}
+			return r.spaceError(size-have, err)
 		}
 	}
 	r.size.Store(size)
@@ -219,9 +219,16 @@ func (r *Region) Refill(off Off, n int) error {
 		return nil
 	}
 	if err := r.refillFile(int64(off), int64(n)); err != nil {
-		return &SpaceError{File: r.path, Need: uint64(n), Size: r.size.Load(), Limit: r.max, Err: err}
+		return r.spaceError(uint64(n), err)
 	}
 	return nil
+}
+
+func (r *Region) spaceError(need uint64, err error) error {
+	if !isNoSpace(err) {
+		return fmt.Errorf("tidemark: %s: growing by %d bytes: %w", r.path, need, err)
+	}
+	return &SpaceError{File: r.path, Need: need, Size: r.size.Load(), Limit: r.max, Err: err}
 }
 
 // DiskBytes returns what the file takes on disk, holes left out; 0 in memory.

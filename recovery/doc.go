@@ -6,8 +6,8 @@
 //     crash it may be in a cache only, and all decisions rest on it (F9);
 //  2. every superblock's header is read, and every block judged by its own
 //     control word against the boundary B = C-2 ([payload.Word.Judge]);
-//  3. words of discarded epochs are replaced, and with the headers and all
-//     other words written back;
+//  3. if nothing was damaged, or damage is to be skipped, words of discarded
+//     epochs are replaced, and with the headers and all other words written back;
 //  4. superblocks of structures that the directory does not know are given up;
 //  5. all that is ordered, and only then the clock moves to C+1 and is fenced.
 //

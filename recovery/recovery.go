@@ -1,9 +1,9 @@
 package recovery
 
 import (
+	"cmp"
 	"context"
 	"fmt"
-	"maps"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -64,14 +64,13 @@ type Result struct {
 	Elapsed  time.Duration // of the sweep
 }
 
-// Heap recovers the region under a. system is the owner of the directory, which
-// is swept first; then known is asked which further owners exist, and for their
-// names.
+// Heap recovers the region under a. When every block is judged, known is asked
+// which owners there are.
 //
 // Crash points: before the last step the clock reads C and every decision is the
 // same again (R3); the words replaced so far read as decided. After it the clock
 // reads C+1 and no word of an epoch beyond B is left on media (R2).
-func Heap(ctx context.Context, r *persist.Region, a *alloc.Allocator, opt Options, system alloc.Owner, known func() (map[alloc.Owner]string, error)) (res Result, err error) {
+func Heap(ctx context.Context, r *persist.Region, a *alloc.Allocator, opt Options, known func() (map[alloc.Owner]bool, error)) (res Result, err error) {
 	start := time.Now()
 	h := r.Handle()
 	clock, err := readClock(r)
@@ -101,7 +100,6 @@ func Heap(ctx context.Context, r *persist.Region, a *alloc.Allocator, opt Option
 		return res, err
 	}
 	m := newMeter(opt.Progress, Progress{Phase: "sweep", Total: a.Bytes()})
-	names := map[alloc.Owner]string{system: "(directory)"}
 	var live, scrubbed atomic.Uint64
 	judge := func(owner alloc.Owner, off persist.Off, w uint64) (alloc.Verdict, uint64) {
 		if w == 0 {
@@ -109,7 +107,7 @@ func Heap(ctx context.Context, r *persist.Region, a *alloc.Allocator, opt Option
 		}
 		word := payload.Word(w)
 		if !word.Valid() || word.Epoch() > clock {
-			g.damage(&persist.CorruptError{File: r.Path(), Off: off, Structure: names[owner], Rule: fmt.Sprintf("L1: control word %#x: wrong check byte, state or epoch", w)})
+			g.damage(&persist.CorruptError{File: r.Path(), Off: off, Rule: fmt.Sprintf("L1: control word %#x in structure %d: wrong check byte, state or epoch", w, owner)})
 			return alloc.Damaged, w
 		}
 		keep, now := word.Judge(res.Boundary)
@@ -125,26 +123,18 @@ func Heap(ctx context.Context, r *persist.Region, a *alloc.Allocator, opt Option
 		}
 		return alloc.Dead, uint64(now)
 	}
-	sweep := func(want func(alloc.Owner) bool) error {
-		if err := a.Sweep(ctx, max(opt.Workers, 1), !res.Clean && !mutant.Is(mutant.WordsNotRepersisted), want, judge, m.add); err != nil {
-			return err
-		}
-		return g.strictErr()
+	apply, err := a.Sweep(ctx, opt.Workers, !res.Clean && !mutant.Is(mutant.WordsNotRepersisted), judge, m.add)
+	if err = cmp.Or(err, g.strictErr()); err != nil {
+		return res, err // and nothing has changed
 	}
-	if err := sweep(func(o alloc.Owner) bool { return o == system }); err != nil {
-		return res, err
-	}
+	apply()
 	owners, err := known()
 	if err != nil {
 		return res, err
 	}
-	maps.Copy(names, owners)
-	whole := g.count.Load() == 0 // else entries may be missing from the directory: give up nobody
-	wanted := func(o alloc.Owner) bool { return names[o] != "" || !whole }
-	if err := sweep(func(o alloc.Owner) bool { return o != system && wanted(o) }); err != nil {
-		return res, err
+	if g.count.Load() == 0 { // else entries may be missing from the directory: give up nobody
+		a.Disown(func(o alloc.Owner) bool { return owners[o] })
 	}
-	a.Disown(wanted)
 	r.Point("scrubbed")
 
 	res.Live, res.Scrubbed, res.Damaged = live.Load(), scrubbed.Load(), g.count.Load()

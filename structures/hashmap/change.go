@@ -2,6 +2,7 @@ package hashmap
 
 import (
 	"bytes"
+	"cmp"
 
 	"github.com/tidemark-db/tidemark"
 	"github.com/tidemark-db/tidemark/epoch"
@@ -78,7 +79,8 @@ func (c *change) apply(r *request, mark word) (bool, error) {
 	}
 	c.ctl = stamped(c.ctl, slot.Epoch())
 	if mark != 0 {
-		slot.Join(c.m, uint64(ref), uint64(old.ref())|uint64(old>>offBits)&3)
+		named := cmp.Or(ref, old.ref())
+		slot.Join(c.m, uint64(named), uint64(ref), uint64(old.ref())|uint64(old>>offBits)&flagBits)
 	}
 	switch {
 	case ref != 0 && !here:
@@ -122,22 +124,13 @@ func unjoin(a, b uint64) (ref, old payload.Ref, was word) {
 }
 
 // own reports whether the operation itself made w pending.
-func (m *Map) own(s *epoch.Slot, w word) bool {
-	return s.Joined(m, func(a, b uint64) bool {
-		ref, old, _ := unjoin(a, b)
-		return w.ref() == ref || ref == 0 && w&dead != 0 && w.ref() == old
-	})
-}
+func (m *Map) own(s *epoch.Slot, w word) bool { return s.Joined(uint64(w.ref())) }
 
 // Commit takes the mark off an entry, or the entry away. An entry the operation
 // changed again is left to the later change's Commit.
 func (m *Map) Commit(_ tidemark.Op, a, b uint64) {
 	ref, old, _ := unjoin(a, b)
-	named := ref
-	if ref == 0 {
-		named = old
-	}
-	m.settle(named, func(_ *table, ctl uint64, w *word) uint64 {
+	m.settle(cmp.Or(ref, old), func(_ *table, ctl uint64, w *word) uint64 {
 		switch {
 		case ref == 0 && *w&dead != 0:
 			*w = 0
@@ -151,12 +144,8 @@ func (m *Map) Commit(_ tidemark.Op, a, b uint64) {
 // Abort puts back what the entry was.
 func (m *Map) Abort(op tidemark.Op, a, b uint64) {
 	ref, old, was := unjoin(a, b)
-	named := ref
-	if ref == 0 {
-		named = old
-	}
 	here := old != 0 && was&dead == 0
-	m.settle(named, func(_ *table, ctl uint64, w *word) uint64 {
+	m.settle(cmp.Or(ref, old), func(_ *table, ctl uint64, w *word) uint64 {
 		if old == 0 {
 			*w = 0
 		} else {
