@@ -114,7 +114,8 @@ func OpenRegion(ctx context.Context, r *persist.Region, opt *Options) (*Heap, er
 		Blocks: payload.Blocks{A: h.a}, NewLocal: payload.NewLocal,
 	})
 	h.a.Scavenge = func() bool {
-		return h.clock.Flush(func(local any) bool { return local.(*alloc.Cache).Flush() > 0 })
+		cached := h.clock.Flush(func(local any) bool { return local.(*alloc.Cache).Flush() > 0 })
+		return h.a.Settle() || cached
 	}
 	return h, nil
 }

@@ -271,8 +271,11 @@ func (h *Heap) Drop(ctx context.Context, name string) error {
 	if err := h.Sync(ctx); err != nil {
 		return err
 	}
+	// Its retired and cached blocks come back before its superblocks go.
+	if err := h.Reclaim(ctx); err != nil {
+		return err
+	}
 	delete(d.entries, name)
-	h.a.Scavenge() // cached blocks of the structure
 	h.a.ReleaseOwner(alloc.Owner(e.ID))
 	h.a.Trim(trimBytes)
 	return nil

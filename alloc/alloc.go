@@ -226,6 +226,12 @@ func (s *Space) take(cl int, dst []persist.Off) (n int, err error) {
 	p := &s.pools[cl]
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if n = min(len(dst), len(p.ready)); n > 0 {
+		rest := len(p.ready) - n
+		copy(dst, p.ready[rest:])
+		p.ready = p.ready[:rest]
+		return n, nil
+	}
 	for n < len(dst) {
 		if p.head == 0 {
 			if n > 0 {
@@ -276,12 +282,19 @@ func (p *pool) push(sb *superblock) {
 	}
 }
 
-// freeBatch marks blocks of one class free. A superblock that becomes wholly
-// free stays with its pool while it is the only such one.
+// freeBatch takes back blocks of one class.
 func (s *Space) freeBatch(cl int, offs []persist.Off) {
 	p := &s.pools[cl]
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	n := min(len(offs), max(0, min(readyBlocks, readyBytes/classes[cl].size)-len(p.ready)))
+	p.ready = append(p.ready, offs[:n]...)
+	s.settle(cl, p, offs[n:])
+}
+
+// settle marks blocks free. A superblock that becomes wholly free stays with its
+// pool while it is the only such one.
+func (s *Space) settle(cl int, p *pool, offs []persist.Off) {
 	for _, off := range offs {
 		sb := s.a.find(off)
 		i, ok := sb.indexOf(off)
@@ -430,6 +443,24 @@ func (a *Allocator) releaseLocked(sb *superblock) {
 	if start < a.suspect {
 		a.pool.give(extent{start: start, n: units})
 	}
+}
+
+// Settle marks free what pools keep ready, so that superblocks without a block in
+// use can change hands. It reports whether there was any.
+func (a *Allocator) Settle() (any bool) {
+	for _, s := range (*a.spaces.Load())[1:] {
+		for cl := range s.pools {
+			p := &s.pools[cl]
+			p.mu.Lock()
+			if len(p.ready) > 0 {
+				any = true
+				s.settle(cl, p, p.ready)
+				p.ready = p.ready[:0]
+			}
+			p.mu.Unlock()
+		}
+	}
+	return any
 }
 
 // ReleaseOwner gives back every superblock of an owner that is durably gone and

@@ -41,7 +41,7 @@ func (a *Allocator) Stats() Stats {
 		for cl := range s.pools {
 			k, p := &classes[cl], &s.pools[cl]
 			p.mu.Lock()
-			n, free := int(p.superblocks), p.free
+			n, free := int(p.superblocks), p.free+int64(len(p.ready))
 			p.mu.Unlock()
 			if n > 0 {
 				st.Classes = append(st.Classes, ClassStats{

@@ -5,13 +5,15 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"unsafe"
 
 	"github.com/tidemark-db/tidemark/persist"
 )
 
 // superblock is the volatile description of one superblock, or of a unit inside
 // one. Its fields are guarded by its pool's mutex; head, space, class and units
-// change only while the superblock belongs to no pool.
+// change only while the superblock belongs to no pool. For blocks of 256 bytes and
+// more all that is used lies in one cache line.
 type superblock struct {
 	head   int32 // unit the superblock starts at; 0 where the unit is unused
 	space  int32 // index of the owner's Space
@@ -22,7 +24,10 @@ type superblock struct {
 	free   int32 // set bits
 	hint   int32 // no set bit in words below
 	bits   [(maxBits + 63) / 64]uint64
+	_      [32]byte
 }
+
+var _ [0]struct{} = [unsafe.Sizeof(superblock{}) % 64]struct{}{}
 
 func (sb *superblock) off() persist.Off { return persist.Off(sb.head) * unit }
 func (sb *superblock) block(i int) persist.Off {
@@ -94,7 +99,17 @@ type pool struct {
 	spare       int32 // how many listed superblocks are wholly free
 	superblocks int32 // all of this owner and class
 	free        int64 // blocks free in them
+
+	// ready holds blocks that were freed and are not yet marked so: under a
+	// steady load they come and go without a look at their superblocks.
+	ready []persist.Off
 }
+
+// readyBytes and readyBlocks bound what a pool keeps ready.
+const (
+	readyBytes  = 16 << 20
+	readyBlocks = 8192
+)
 
 // table finds the superblock of a unit. It grows by chunks, so that entries
 // never move; readers take no lock.

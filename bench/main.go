@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"runtime/pprof"
 	"strconv"
 	"strings"
 	"syscall"
@@ -33,7 +34,9 @@ var workloads = []workload{
 }
 
 func main() {
-	if err := dispatch(os.Args[1:]); err != nil && !errors.Is(err, flag.ErrHelp) {
+	err := dispatch(os.Args[1:])
+	pprof.StopCPUProfile()
+	if err != nil && !errors.Is(err, flag.ErrHelp) {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}
@@ -61,12 +64,14 @@ func dispatch(args []string) error {
 // common has the flags of every workload.
 type common struct {
 	*flag.FlagSet
-	dir, json string
+	dir, json  string
+	cpuprofile string
 }
 
 func newCommon(name string) *common {
 	c := &common{FlagSet: flag.NewFlagSet(name, flag.ContinueOnError)}
 	c.StringVar(&c.dir, "dir", "", "heaps are made in a temporary directory in `dir` (default /dev/shm if there is one)")
+	c.StringVar(&c.cpuprofile, "cpuprofile", "", "write a profile of the whole run to `file`")
 	c.StringVar(&c.json, "json", "", "also write the results to `file`")
 	return c
 }
@@ -75,6 +80,15 @@ func newCommon(name string) *common {
 func (c *common) parse(args []string) error {
 	if err := c.Parse(args); err != nil {
 		return err
+	}
+	if c.cpuprofile != "" {
+		f, err := os.Create(c.cpuprofile)
+		if err != nil {
+			return err
+		}
+		if err := pprof.StartCPUProfile(f); err != nil {
+			return err
+		}
 	}
 	if c.NArg() > 0 {
 		return fmt.Errorf("%s: unexpected argument %q", c.Name(), c.Arg(0))

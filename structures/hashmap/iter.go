@@ -27,8 +27,8 @@ func (m *Map) each(values bool, yield func(key, val []byte) bool) {
 	var ends []int
 	for i := uint64(0); i <= mask; i++ {
 		buf, ends = buf[:0], ends[:0]
-		op := m.h.Begin()
-		if _, err := op.Slot(); err != nil {
+		op, err := m.begin()
+		if err != nil {
 			return
 		}
 		m.visit(m.table.Load(), i, mask, func(w word) {

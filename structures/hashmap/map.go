@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/tidemark-db/tidemark"
+	"github.com/tidemark-db/tidemark/epoch"
 	"github.com/tidemark-db/tidemark/internal/mutant"
 	"github.com/tidemark-db/tidemark/payload"
 	"github.com/tidemark-db/tidemark/recovery"
@@ -47,6 +48,7 @@ type Map struct {
 	seed    maphash.Seed
 	table   atomic.Pointer[table]
 	growing atomic.Bool
+	closed  atomic.Bool
 	counts  [16]counter
 }
 
@@ -118,8 +120,30 @@ func (m *Map) len() (n int64) {
 // between those it has had.
 func (m *Map) Len() int { return int(m.len()) }
 
-// Close closes the map; the heap stays open. Nothing may use the map any more.
-func (m *Map) Close() error { return m.st.Close() }
+// Close closes the map; the heap stays open. Methods then return ErrClosed; those
+// that run meanwhile are the caller's to wait for.
+func (m *Map) Close() error {
+	m.closed.Store(true)
+	return m.st.Close()
+}
+
+// begin starts an operation on the map, if it is open.
+func (m *Map) begin() (tidemark.Op, error) {
+	op := m.h.Begin()
+	_, err := m.slot(op)
+	if err != nil {
+		op.End()
+	}
+	return op, err
+}
+
+// slot returns the slot of an operation, if that runs and the map is open.
+func (m *Map) slot(op tidemark.Op) (*epoch.Slot, error) {
+	if m.closed.Load() {
+		return nil, fmt.Errorf("%w: map %q", tidemark.ErrClosed, m.Name())
+	}
+	return op.Slot()
+}
 
 // Name returns the map's name.
 func (m *Map) Name() string { return m.st.Name() }
@@ -131,24 +155,27 @@ func (m *Map) Get(key []byte) ([]byte, error) { return m.AppendGet(nil, key) }
 // ErrNotFound. It allocates nothing if dst has room. A value that is there is
 // never returned as nil.
 func (m *Map) AppendGet(dst, key []byte) ([]byte, error) {
-	op := m.h.Begin()
-	if _, err := op.Slot(); err != nil {
+	op, err := m.begin()
+	if err != nil {
 		return dst, err
 	}
-	dst, err := m.get(op, dst, key, false)
+	dst, err = m.get(op, dst, key, false)
 	op.End()
 	return dst, err
 }
 
 // Has reports whether key is there.
 func (m *Map) Has(key []byte) (bool, error) {
-	op := m.h.Begin()
+	op, err := m.begin()
+	if err != nil {
+		return false, err
+	}
 	defer op.End()
 	return m.has(op, key, false)
 }
 
 func (m *Map) has(op tidemark.Op, key []byte, strict bool) (bool, error) {
-	slot, err := op.Slot()
+	slot, err := m.slot(op)
 	if err != nil {
 		return false, err
 	}
@@ -238,15 +265,15 @@ func (m *Map) tryDo(r *request) (ok bool, err error) {
 	}
 	h := m.hash(r.key)
 	for n := 0; ; n++ {
-		op := m.h.Begin() // first: the lock may move entries, which needs the heap mapped
-		if _, err := op.Slot(); err != nil {
+		op, err := m.begin() // first: the lock may move entries, which needs the heap mapped
+		if err != nil {
 			return false, err
 		}
 		t, b, ctl := m.lock(h, true)
 		if ctl>>stampShift > op.Epoch() {
 			op.End()
-			op = m.h.Begin() // under the lock, so in an epoch that is new enough
-			if _, err := op.Slot(); err != nil {
+			// Under the lock, so in an epoch that is new enough.
+			if op, err = m.begin(); err != nil {
 				b.unlock(ctl)
 				return false, err
 			}
@@ -279,7 +306,7 @@ const maxWaits = 5000
 
 // in carries out a request within an operation.
 func (m *Map) in(op tidemark.Op, r *request) (bool, error) {
-	slot, err := op.Slot()
+	slot, err := m.slot(op)
 	if err != nil {
 		return false, err
 	}

@@ -66,11 +66,11 @@ func (m *Map) Clear() error {
 			return err
 		}
 	}
-	op := m.h.Begin() // has the loop ended because the heap is closed?
-	defer op.End()
-	if _, err := op.Slot(); err != nil {
+	op, err := m.begin() // has the loop ended because the map is closed?
+	if err != nil {
 		return err
 	}
+	op.End()
 	return m.h.Err()
 }
 
@@ -108,7 +108,7 @@ func (x Tx) Get(key []byte) ([]byte, error) { return x.AppendGet(nil, key) }
 
 // AppendGet is [Map.AppendGet] within the operation.
 func (x Tx) AppendGet(dst, key []byte) ([]byte, error) {
-	if _, err := x.op.Slot(); err != nil {
+	if _, err := x.m.slot(x.op); err != nil {
 		return dst, err
 	}
 	return x.m.get(x.op, dst, key, true)
@@ -150,7 +150,7 @@ func (x Tx) Update(key []byte, change func(old []byte, ok bool) (val []byte, kee
 
 // Clear removes every entry, all of them with the operation.
 func (x Tx) Clear() error {
-	if _, err := x.op.Slot(); err != nil {
+	if _, err := x.m.slot(x.op); err != nil {
 		return err
 	}
 	for key := range x.m.Keys() {
