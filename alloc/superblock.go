@@ -23,6 +23,7 @@ type superblock struct {
 	next   int32 // the following one in that list
 	free   int32 // set bits
 	hint   int32 // no set bit in words below
+	_      int32
 	bits   [(maxBits + 63) / 64]uint64
 	_      [32]byte
 }

@@ -26,7 +26,7 @@ var (
 	crashLetters   = flag.String("crash.letters", "nkegRcxvt", "steps they are made of")
 	crashHistories = flag.Int("crash.histories", 6, "random histories of the crash tests, for each flavour")
 	crashSteps     = flag.Int("crash.steps", 10, "steps of a random history")
-	crashImages    = flag.Int("crash.images", 8, "images tried at each crash point")
+	crashImages    = flag.Int("crash.images", 6, "images tried at each crash point")
 	mutantSurvey   = flag.Bool("crash.survey", false, "with the tag tidemark_mutants: list what catches each mutant")
 	crashSeed      = flag.Uint64("crash.seed", 1, "seed of the first random history")
 )
@@ -781,7 +781,7 @@ func TestCrashAllShortHistories(t *testing.T) {
 			n *= len(letters)
 		}
 		for i := range n {
-			if testing.Short() && i%7 > 0 {
+			if testing.Short() && i%7 > 0 || c.Words && i%3 > 0 {
 				continue
 			}
 			var h []byte

@@ -21,11 +21,11 @@ var caughtBy = map[string]struct {
 }{
 	mutant.InPlaceAcrossEpochs:   {"ktt", 0},
 	mutant.NoUndo:                {"xtt", 0},
-	mutant.AbortNotWrittenBack:   {"nxtt", 0},
+	mutant.AbortNotWrittenBack:   {"(tnk_)tt", 0},
 	mutant.PayloadNotWrittenBack: {"ntt", 0},
 	mutant.RetireNotWrittenBack:  {"tdtt", 0},
 	mutant.FreeNotWrittenBack:    {"ngtt", 0},
-	mutant.ReuseEarly:            {"LtLtLtt", 0},
+	mutant.ReuseEarly:            {"LttLtttM", 4},
 	mutant.NoYoung:               {"ett", 0},
 	mutant.WordsNotZeroed:        {"SttttMt", 0},
 	mutant.HeaderNotOrdered:      {"!ntt", 0},

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"hash/crc32"
+	"math"
 	"os"
 	"path/filepath"
 	"testing"
@@ -107,7 +108,7 @@ func TestRangesOutsideTheRegion(t *testing.T) {
 		off persist.Off
 		n   int
 	}{
-		{persist.UnitSize, 1}, {persist.UnitSize - 7, 8}, {0, persist.UnitSize + 1}, {0, -1}, {1 << 63, 8}, {^persist.Off(0), 1}, {8, 1<<63 - 1},
+		{persist.UnitSize, 1}, {persist.UnitSize - 7, 8}, {0, persist.UnitSize + 1}, {0, -1}, {1 << 63, 8}, {^persist.Off(0), 1}, {8, math.MaxInt},
 	} {
 		require.Panics(t, func() { r.Bytes(c.off, c.n) }, "%+v", c)
 	}

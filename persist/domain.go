@@ -30,3 +30,6 @@ func (d Domain) String() string {
 	}
 	return fmt.Sprintf("Domain(%d)", uint8(d))
 }
+
+// noInstruction is what WriteBackInstruction returns in builds that have none.
+const noInstruction = "none"

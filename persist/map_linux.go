@@ -19,6 +19,9 @@ func (r *Region) mapFile() error {
 		r.max = r.size.Load() // it cannot grow
 	}
 	if r.domain == PowerLoss && !r.readOnly {
+		if WriteBackInstruction() == noInstruction {
+			return fmt.Errorf("%w: %s: PowerLoss in a build without write-back instructions", ErrUnsupported, r.path)
+		}
 		kind = unix.MAP_SHARED_VALIDATE | unix.MAP_SYNC
 	}
 	p, err := mmapReserve(r.file, &r.max, r.size.Load(), prot, kind)

@@ -19,4 +19,4 @@ func storeFence()                        {}
 func drainFence()                        {}
 
 // WriteBackInstruction names what WriteBack executes on pmem-like domains.
-func WriteBackInstruction() string { return "none" }
+func WriteBackInstruction() string { return noInstruction }
