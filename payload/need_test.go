@@ -57,12 +57,9 @@ func TestEveryWriteBackIsNeeded(t *testing.T) {
 		t.Run(flavorName(c), func(t *testing.T) {
 			caught := map[string]bool{}
 			for _, h := range needHistories {
-				x := &checker{seed: 1, every: len(h) < 8}
-				opt := crashsim.Options{Config: c, MaxImages: 16, NestedImages: 4, Seed: 1}
+				x := &checker{seed: 1}
+				opt := crashsim.Options{Config: c, MaxImages: 8, NestedImages: 3, Seed: 1, Budget: 1000}
 				x.prepare(&opt, h)
-				if strings.ContainsAny(h, wide) {
-					opt.Budget = 4000
-				}
 				results, err := crashsim.Need(opt, func(m *crashsim.Machine) error { return drive(m, x.reset(), h) }, x.check)
 				if err != nil {
 					t.Fatal(err)

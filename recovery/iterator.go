@@ -87,8 +87,11 @@ func (it *Iterator) Bytes() []byte    { return it.space.Bytes(it.ref) }
 
 // Damaged reports the current payload as damaged by a rule of its structure: it
 // returns an error under Strict, nil under Salvage.
-func (it *Iterator) Damaged(rule string) error {
-	e := &persist.CorruptError{File: it.r.Path(), Off: persist.Off(it.ref), Structure: it.name, Rule: rule}
+func (it *Iterator) Damaged(rule string) error { return it.DamagedAt(it.ref, rule) }
+
+// DamagedAt is Damaged for a payload that was handed out earlier.
+func (it *Iterator) DamagedAt(ref payload.Ref, rule string) error {
+	e := &persist.CorruptError{File: it.r.Path(), Off: persist.Off(ref), Structure: it.name, Rule: rule}
 	if err := it.g.damage(e); err != nil {
 		it.err = err
 		return err

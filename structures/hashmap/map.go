@@ -82,28 +82,81 @@ func OpenContext(ctx context.Context, h *tidemark.Heap, name string, opt *Option
 			st.Close()
 		}
 	}()
-	if err := st.Rebuild(ctx, opt.Workers, m.recover); err != nil {
+	workers := opt.Workers
+	if workers <= 0 {
+		workers = h.Options().RecoveryWorkers
+	}
+	batches := make([]rebuild, workers)
+	err = st.Rebuild(ctx, workers, func(worker int, it *recovery.Iterator) error { return batches[worker].add(m, worker, it) })
+	if err != nil {
+		return nil, err
+	}
+	err = h.Do(func(tidemark.Op) error { // which keeps the heap mapped
+		for i := range batches {
+			if err := batches[i].flush(); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
 		return nil, err
 	}
 	done = true
 	return m, nil
 }
 
-// recover adds a surviving entry to the index.
-func (m *Map) recover(worker int, it *recovery.Iterator) error {
+// rebuild is a worker's batch of surviving entries on their way into the index.
+// A batch at a time, since the buckets of a batch can come from memory together.
+type rebuild struct {
+	m      *Map
+	worker int
+	it     *recovery.Iterator
+	n      int
+	hashes [rebuildBatch]uint64
+	refs   [rebuildBatch]payload.Ref
+}
+
+const rebuildBatch = 64
+
+func (r *rebuild) add(m *Map, worker int, it *recovery.Iterator) error {
+	r.m, r.worker, r.it = m, worker, it
 	key, _, ok := split(it.Bytes())
 	if !ok || it.Tag() != entryTag {
 		return it.Damaged("H1: contents are not a key and a value")
 	}
-	h := m.hash(key)
-	t, b, ctl := m.lock(h, true)
-	if m.find(t, b, ctl, h, key) != nil {
-		b.unlock(ctl)
-		return it.Damaged("H1: two live entries of one key")
+	r.hashes[r.n], r.refs[r.n] = m.hash(key), it.Ref()
+	if r.n++; r.n == rebuildBatch {
+		return r.flush()
 	}
-	ctl, _ = t.add(b, ctl, makeWord(h, it.Ref()))
-	b.unlock(ctl)
-	m.count(worker, 1)
+	return nil
+}
+
+// flush indexes the batch.
+func (r *rebuild) flush() error {
+	m, n := r.m, r.n
+	if r.n = 0; n == 0 {
+		return nil
+	}
+	t := m.table.Load()
+	for _, h := range r.hashes[:n] {
+		t.buckets[h&t.mask].ctl.Load() // asks for the line
+	}
+	for i, h := range r.hashes[:n] {
+		w := makeWord(h, r.refs[i])
+		key, _ := m.entry(w)
+		t, b, ctl := m.lock(h, true)
+		if m.find(t, b, ctl, h, key) != nil {
+			b.unlock(ctl)
+			if err := r.it.DamagedAt(r.refs[i], "H1: two live entries of one key"); err != nil {
+				return err
+			}
+			continue
+		}
+		ctl, _ = t.add(b, ctl, w)
+		b.unlock(ctl)
+		m.count(r.worker, 1)
+	}
 	return nil
 }
 
