@@ -51,10 +51,9 @@ type directory struct {
 	next    alloc.Owner // an id never used before
 }
 
-const (
-	systemOwner alloc.Owner = 1
-	entryTag                = 1
-)
+const systemOwner alloc.Owner = 1
+
+const entryTag = 1
 
 type entry struct {
 	StructureInfo

@@ -74,8 +74,6 @@ func (sb *superblock) setFree(i int) bool {
 	return true
 }
 
-func (sb *superblock) isFree(i int) bool { return sb.bits[i/64]>>(i%64)&1 != 0 }
-
 // takeFree removes up to len(dst) free blocks.
 func (sb *superblock) takeFree(dst []persist.Off) (n int) {
 	for n < len(dst) && sb.free > 0 {

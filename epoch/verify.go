@@ -21,7 +21,7 @@ const (
 )
 
 const (
-	undecided = iota
+	undecided = iota + 1
 	succeeded
 	refused
 )

@@ -27,10 +27,9 @@ type naive struct {
 }
 
 type naiveRecord struct {
-	store    bool
-	word     int
-	v        byte
-	captured bool
+	store bool
+	word  int
+	v     byte
 }
 
 var naiveLine = [4]int{0, 0, 1, 2}
