@@ -154,3 +154,19 @@ func (t *Type[T]) Update(op epoch.Op, s *Space, ref Ref, change func(*T)) (Ref, 
 		change((*T)(unsafe.Pointer(unsafe.SliceData(b))))
 	})
 }
+
+// AppendBytes appends the value as it lies in memory. It means the same only on
+// machines of one byte order.
+func (t *Type[T]) AppendBytes(dst []byte, v *T) []byte {
+	// Sound: T holds no pointers, and the bytes are copied.
+	return append(dst, unsafe.Slice((*byte)(unsafe.Pointer(v)), unsafe.Sizeof(*v))...)
+}
+
+// FromBytes is the inverse of AppendBytes.
+func (t *Type[T]) FromBytes(b []byte) (v T, err error) {
+	if uintptr(len(b)) != unsafe.Sizeof(v) {
+		return v, fmt.Errorf("%w: %d bytes for a %q of %d", ErrType, len(b), t.d.Name, unsafe.Sizeof(v))
+	}
+	copy(unsafe.Slice((*byte)(unsafe.Pointer(&v)), unsafe.Sizeof(v)), b) // sound: as above
+	return v, nil
+}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -73,7 +74,7 @@ func unknownName(h *tidemark.Heap, name string) error {
 }
 
 func (c *call) dumpMap(h *tidemark.Heap, name string, enc *json.Encoder) error {
-	m, err := hashmap.OpenContext(c.ctx, h, name, nil)
+	m, err := openMap(c.ctx, h, name)
 	if err != nil {
 		return err
 	}
@@ -110,4 +111,13 @@ func (c *call) dumpPayloads(h *tidemark.Heap, name string, enc *json.Encoder) er
 		b := it.Bytes()
 		return enc.Encode(payloadLine{fmt.Sprintf("%#x", uint64(it.Ref())), it.Tag(), len(b), b})
 	})
+}
+
+// openMap opens a hash map whatever its keys and values are encoded from.
+func openMap(ctx context.Context, h *tidemark.Heap, name string) (*hashmap.Map, error) {
+	st, err := h.Inspect(name)
+	if err != nil {
+		return nil, err
+	}
+	return hashmap.FromStructure(ctx, st, nil)
 }

@@ -59,7 +59,7 @@ func (c *call) verify(b *bar) (rep verifyReport, err error) {
 		if s.Kind != hashmap.Kind {
 			continue
 		}
-		m, err := hashmap.OpenContext(c.ctx, h, s.Name, nil)
+		m, err := openMap(c.ctx, h, s.Name)
 		if err != nil {
 			return rep, err
 		}

@@ -67,13 +67,28 @@ func Open(h *tidemark.Heap, name string, opt *Options) (*Map, error) {
 
 // OpenContext is Open with a rebuild that ends when ctx does.
 func OpenContext(ctx context.Context, h *tidemark.Heap, name string, opt *Options) (*Map, error) {
-	if opt == nil {
-		opt = &Options{}
-	}
-	st, err := h.OpenStructure(name, Kind)
+	return open(ctx, h, name, opt)
+}
+
+func open(ctx context.Context, h *tidemark.Heap, name string, opt *Options, types ...payload.Descriptor) (*Map, error) {
+	st, err := h.OpenStructure(name, Kind, types...)
 	if err != nil {
 		return nil, err
 	}
+	return FromStructure(ctx, st, opt)
+}
+
+// FromStructure returns the map that an open structure of this kind is, for tools
+// that open structures without knowing their types; see Heap.Inspect. The map
+// closes the structure.
+func FromStructure(ctx context.Context, st *tidemark.Structure, opt *Options) (*Map, error) {
+	if opt == nil {
+		opt = &Options{}
+	}
+	if st.Kind() != Kind {
+		return nil, fmt.Errorf("%w: %q is a %s", tidemark.ErrKind, st.Name(), st.Kind())
+	}
+	h := st.Heap()
 	m := &Map{h: h, st: st, space: st.Space(), seed: maphash.MakeSeed()}
 	m.table.Store(newTable(tableSize(st.Payloads()), newOverflow()))
 	done := false
@@ -87,7 +102,7 @@ func OpenContext(ctx context.Context, h *tidemark.Heap, name string, opt *Option
 		workers = h.Options().RecoveryWorkers
 	}
 	batches := make([]rebuild, workers)
-	err = st.Rebuild(ctx, workers, func(worker int, it *recovery.Iterator) error { return batches[worker].add(m, worker, it) })
+	err := st.Rebuild(ctx, workers, func(worker int, it *recovery.Iterator) error { return batches[worker].add(m, worker, it) })
 	if err != nil {
 		return nil, err
 	}
