@@ -3,6 +3,7 @@ module github.com/tidemark-db/tidemark
 go 1.26.0
 
 require (
+	github.com/anishathalye/porcupine v1.3.1
 	github.com/stretchr/testify v1.12.1
 	golang.org/x/sys v0.50.0
 )

@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/tidemark-db/tidemark/persist/crashsim"
 )
@@ -45,7 +46,7 @@ func siteName(t *testing.T, s crashsim.Site) string {
 }
 
 // needHistories are what the sites are tried on.
-var needHistories = []string{"!ntt", "ngtdtt", "xtt", "LttLtttM", "StttM"}
+var needHistories = []string{"!ntt", "((t+_]t", "q", "SM", "LttLtttM", "LsLttttMtWt", "LttLttLM", "StttM"}
 
 // Each write-back, order and fence is there because a crash shows its loss, or for
 // the reason given here.
@@ -53,12 +54,20 @@ func TestEveryWriteBackIsNeeded(t *testing.T) {
 	if !*crashNeed {
 		t.Skip("-crash.need is not set")
 	}
+	start := time.Now()
+	defer func() { t.Log(time.Since(start)) }()
 	for _, c := range []crashsim.Config{{Flavor: crashsim.Lines}, {Flavor: crashsim.Redo}} {
 		t.Run(flavorName(c), func(t *testing.T) {
 			caught := map[string]bool{}
 			for _, h := range needHistories {
-				x := &checker{seed: 1}
+				x := &checker{seed: 1, every: h == "q" || h == "SM"}
 				opt := crashsim.Options{Config: c, MaxImages: 8, NestedImages: 3, Seed: 1, Budget: 1000}
+				if strings.ContainsAny(h, "LW") {
+					opt.MaxImages = 40
+				}
+				if x.every {
+					opt.Budget = 5000
+				}
 				x.prepare(&opt, h)
 				results, err := crashsim.Need(opt, func(m *crashsim.Machine) error { return drive(m, x.reset(), h) }, x.check)
 				if err != nil {

@@ -117,7 +117,7 @@ const (
 	more   step = '+' // it changes a as well
 	end    step = ')'
 	tick   step = 't'
-	sync   step = 's'
+	syncs  step = 's'
 	bigA   step = 'L' // a value that takes units of its own
 	shrink step = 'S' // a larger class, freed again: superblocks change hands
 	mid    step = 'M' // values of another class yet
@@ -200,17 +200,17 @@ func (w *world) step(s step) error {
 			w.o.Ended(e, w.late.changes...)
 			w.late = nil
 		}
-	case tick, sync:
+	case tick, syncs:
 		if w.late != nil && w.late.op.Epoch() < w.h.Epoch() {
 			return w.step(end) // it holds the clock
 		}
-		if s == sync && w.late != nil {
+		if s == syncs && w.late != nil {
 			if err := w.step(end); err != nil {
 				return err
 			}
 		}
 		f := w.h.Tick
-		if s == sync {
+		if s == syncs {
 			f = w.h.Sync
 		}
 		if err := f(ctx); err != nil {
