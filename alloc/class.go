@@ -88,3 +88,15 @@ func classOf(size int) int {
 // index returns which block of a superblock of class c the offset rel (from the
 // first block) lies in.
 func (c *class) index(rel int) int { return int(uint64(rel) * c.inverse >> 44) }
+
+// ClassInfo describes a size class, for documentation and tools.
+type ClassInfo struct{ BlockSize, Units, Count int }
+
+// Classes returns the size classes by number. Larger blocks are runs.
+func Classes() []ClassInfo {
+	list := make([]ClassInfo, len(classes))
+	for i, c := range classes {
+		list[i] = ClassInfo{c.size, c.units, c.count}
+	}
+	return list
+}
