@@ -168,7 +168,7 @@ func TestCrashAllocations(t *testing.T) {
 				var b *book
 				c.Size = 40 << 16
 				rep, err := crashsim.Explore(crashsim.Options{
-					Config: c, MaxImages: 12, Kills: true, Seed: seed, Depth: -1,
+					Config: c, MaxImages: 8, Kills: true, Every: 0.4, Seed: seed, Depth: -1,
 					Key: func() uint64 { return b.version },
 				}, func(m *crashsim.Machine) error {
 					b = &book{stored: map[persist.Off]map[uint64]int{}, counts: map[persist.Off]uint64{}}

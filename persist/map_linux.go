@@ -37,14 +37,17 @@ func (r *Region) mapFile() error {
 	if r.domain != ProcessCrash && !r.readOnly {
 		r.mode = modeLines
 	}
-	if size := r.size.Load(); isTmpfs(r.file) {
-		// Memory is the medium: set up page tables ahead of the scan.
-		unix.Madvise(unsafe.Slice((*byte)(p), size), unix.MADV_POPULATE_READ)
-	} else {
+	if !isTmpfs(r.file) {
 		// Small folios: one store must not dirty 2 MiB.
 		unix.Madvise(unsafe.Slice((*byte)(p), max), unix.MADV_RANDOM)
 	}
 	return nil
+}
+
+func (r *Region) populate(off Off, n int) {
+	if isTmpfs(r.file) {
+		unix.Madvise(r.Bytes(off, n), unix.MADV_POPULATE_READ)
+	}
 }
 
 // mmapReserve maps *max bytes of f, or less where the address space or a limit

@@ -27,6 +27,8 @@ type Iterator struct {
 	ref  payload.Ref
 	err  error
 	live uint64
+
+	_ [2 * persist.LineSize]byte // apart from what its neighbours' goroutines write
 }
 
 // Iterators returns k of them over the payloads of owner.

@@ -125,3 +125,38 @@ func key(k *[32]byte, n uint64) []byte {
 	}
 	return k[:]
 }
+
+// BenchmarkRecover opens a heap of a million entries of 1 KB and rebuilds its map.
+func BenchmarkRecover(b *testing.B) {
+	dir := heapDir(b)
+	var m *hashmap.Map
+	open := func(workers int) *tidemark.Heap {
+		h, err := tidemark.Open(dir, &tidemark.Options{RecoveryWorkers: workers})
+		if err != nil {
+			b.Fatal(err)
+		}
+		if m, err = hashmap.Open(h, "m", nil); err != nil {
+			b.Fatal(err)
+		}
+		return h
+	}
+	h := open(1)
+	var k [32]byte
+	val := make([]byte, 1024)
+	for i := range uint64(1_000_000) {
+		if err := m.Put(key(&k, i), val); err != nil {
+			b.Fatal(err)
+		}
+	}
+	h.Close()
+	for _, workers := range []int{1, 2} {
+		b.Run(fmt.Sprint(workers), func(b *testing.B) {
+			for b.Loop() {
+				h := open(workers)
+				b.StopTimer()
+				h.Close()
+				b.StartTimer()
+			}
+		})
+	}
+}

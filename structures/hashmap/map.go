@@ -130,6 +130,8 @@ type rebuild struct {
 	n      int
 	hashes [rebuildBatch]uint64
 	refs   [rebuildBatch]payload.Ref
+
+	_ [64]byte // apart from the next worker's
 }
 
 const rebuildBatch = 64
@@ -153,7 +155,7 @@ func (r *rebuild) flush() error {
 	if r.n = 0; n == 0 {
 		return nil
 	}
-	t := m.table.Load()
+	t, added := m.table.Load(), 0
 	for _, h := range r.hashes[:n] {
 		t.buckets[h&t.mask].ctl.Load() // asks for the line
 	}
@@ -170,8 +172,9 @@ func (r *rebuild) flush() error {
 		}
 		ctl, _ = t.add(b, ctl, w)
 		b.unlock(ctl)
-		m.count(r.worker, 1)
+		added++
 	}
+	m.count(r.worker, added)
 	return nil
 }
 
