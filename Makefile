@@ -4,7 +4,7 @@ GO          ?= go
 FUZZTIME    ?= 60s
 STATICCHECK  = honnef.co/go/tools/cmd/staticcheck@v0.7.0
 MODULES      = $(dir $(shell find . -name go.mod -not -path './.cache/*'))
-FUZZ         = ./persist:FuzzDecodeHeader .:FuzzDecodeEntry ./alloc:FuzzScan
+FUZZ         = $(shell grep -roE --include=*_test.go "^func Fuzz[A-Za-z]+" . | sed -E "s|^(.*)/[^/]*:func (.*)|\1:\2|")
 
 .DEFAULT_GOAL := help
 

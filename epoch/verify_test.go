@@ -202,7 +202,7 @@ func TestCountersUnderATickingClock(t *testing.T) {
 // effect: the clock, read before and after, encloses it.
 func TestSwapsTakeEffectInTheirEpoch(t *testing.T) {
 	s, _ := newSystem(t, Config{})
-	var log [1 << 16]atomic.Uint64 // by value of the counter: the epoch of the update that made it
+	var log [1 << 18]atomic.Uint64 // by value of the counter: the epoch of the update that made it
 	var c Cell
 	var stop atomic.Bool
 	var wg sync.WaitGroup
@@ -228,7 +228,6 @@ func TestSwapsTakeEffectInTheirEpoch(t *testing.T) {
 		if err := s.Tick(ctx); err != nil {
 			t.Fatal(err)
 		}
-		// All updates of the value seen now are older than the epochs to come.
 	}
 	stop.Store(true)
 	wg.Wait()

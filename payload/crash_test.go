@@ -27,7 +27,6 @@ var (
 	crashHistories = flag.Int("crash.histories", 6, "random histories of the crash tests, for each flavour")
 	crashSteps     = flag.Int("crash.steps", 10, "steps of a random history")
 	crashImages    = flag.Int("crash.images", 6, "images tried at each crash point")
-	mutantSurvey   = flag.Bool("crash.survey", false, "with the tag tidemark_mutants: list what catches each mutant")
 	crashSeed      = flag.Uint64("crash.seed", 1, "seed of the first random history")
 )
 

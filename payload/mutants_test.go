@@ -3,12 +3,15 @@
 package payload_test
 
 import (
+	"flag"
 	"testing"
 	"time"
 
 	"github.com/tidemark-db/tidemark/internal/mutant"
 	"github.com/tidemark-db/tidemark/persist/crashsim"
 )
+
+var mutantSurvey = flag.Bool("crash.survey", false, "list what catches each mutant")
 
 // inPlaceAnyway reports whether the library was told to break rule L4.
 func inPlaceAnyway() bool { return mutant.Is(mutant.InPlaceAcrossEpochs) }

@@ -46,7 +46,7 @@ func siteName(t *testing.T, s crashsim.Site) string {
 }
 
 // needHistories are what the sites are tried on, until one shows their loss.
-var needHistories = []string{"((t+_]t", "!ntt", "LttLtttM", "StttM", "LsLttttMtWt"}
+var needHistories = []string{"((t+_]t", "nxtvt", "!ntt", "LttLtttM", "StttM", "LsLttttMtWt"}
 
 // need drops what each site does, in turn, and removes from open the sites whose
 // loss the history shows.

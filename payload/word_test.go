@@ -90,7 +90,7 @@ func FuzzWord(f *testing.F) {
 	f.Add(^uint64(0), uint64(1))
 	f.Add(uint64(1), ^uint64(0))
 	f.Fuzz(func(t *testing.T, w, b uint64) {
-		Word(w).Judge(b) // never panics
+		_, _ = Word(w).Judge(b) // never panics
 		b &= 1<<40 - 1
 		judged(t, Word(w), b)
 		judged(t, Word(persist.Seal(w&(1<<56-1))), b)
