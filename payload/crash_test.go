@@ -789,6 +789,9 @@ func add(to *crashsim.Report, r crashsim.Report) {
 	to.MaxFan = max(to.MaxFan, r.MaxFan)
 }
 
+// quick reports whether a part of the histories has to do.
+func quick() bool { return testing.Short() || underRace }
+
 // Histories that combine what the short ones cannot.
 var histories = []string{
 	"!ntt", "ntNtg", "ntNtNtg", "nNgt", "(t+t)tt", "(t_t]tt", "(tnk_)tt", "((t+_]tt", "Retct", "RtxctttXtt", "wtwtw", "xtXtvtt", "ntxtXtv",
@@ -799,7 +802,7 @@ func TestCrashEveryHistory(t *testing.T) {
 	eachFlavor(t, func(t *testing.T, c crashsim.Config, total *crashsim.Report) {
 		t.Parallel()
 		for i, h := range histories {
-			if c.Words && strings.ContainsAny(h, wide) || testing.Short() && i%4 > 0 {
+			if c.Words && strings.ContainsAny(h, wide) || quick() && i%4 > 0 {
 				continue
 			}
 			rep, err := explore(crashsim.Options{Config: c, MaxImages: *crashImages, NestedImages: 3, Seed: *crashSeed}, h)
@@ -820,7 +823,7 @@ func TestCrashAllShortHistories(t *testing.T) {
 			n *= len(letters)
 		}
 		for i := range n {
-			if testing.Short() && i%7 > 0 || c.Words && i%3 > 0 {
+			if quick() && i%7 > 0 || c.Words && i%3 > 0 {
 				continue
 			}
 			var h []byte

@@ -25,7 +25,7 @@ var caughtBy = map[string]struct {
 	mutant.InPlaceAcrossEpochs:   {"ktt", 0},
 	mutant.NoUndo:                {"xtt", 0},
 	mutant.AbortNotWrittenBack:   {"(tnk_)tt", 0},
-	mutant.PayloadNotWrittenBack: {"ntt", 0},
+	mutant.PayloadNotWrittenBack: {"Mtt", 0},
 	mutant.RetireNotWrittenBack:  {"tdtt", 0},
 	mutant.FreeNotWrittenBack:    {"ngtt", 0},
 	mutant.ReuseEarly:            {"LttLtttM", 4},

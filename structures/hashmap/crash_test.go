@@ -21,7 +21,7 @@ import (
 var (
 	crashHistories = flag.Int("crash.histories", 15, "random histories of the crash tests, for each flavour")
 	crashWide      = flag.Bool("crash.wide", false, "random histories with values that take superblocks and runs of their own")
-	crashImages    = flag.Int("crash.images", 8, "images tried at each crash point of the fixed histories")
+	crashImages    = flag.Int("crash.images", 3, "images tried at each crash point of the fixed histories")
 	crashSeed      = flag.Uint64("crash.seed", 1, "seed of the first of them")
 )
 
