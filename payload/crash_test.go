@@ -199,10 +199,11 @@ func (x *work) abort() {
 var errSkip = errors.New("step does not apply")
 
 // reach looks up a key for a change: free for this operation to change, and not
-// changed by a newer one. What payloads themselves say of that is checked.
-func (x *work) reach(bagName, k string) (*bag, payload.Ref, error) {
+// changed by a newer one. What payloads themselves say of that is checked. there
+// says that the step makes no sense without the key.
+func (x *work) reach(bagName, k string, there bool) (*bag, payload.Ref, error) {
 	b := x.w.bags[bagName]
-	if b == nil {
+	if b == nil || there && b.refs[k] == 0 {
 		return nil, 0, errSkip
 	}
 	if l := x.w.late; l != nil && l != x {
@@ -246,7 +247,7 @@ func (x *work) reach(bagName, k string) (*bag, payload.Ref, error) {
 
 // put creates a payload, in place of one that is there.
 func (x *work) put(bagName, k string, size int) error {
-	b, old, err := x.reach(bagName, k)
+	b, old, err := x.reach(bagName, k, false)
 	if err != nil {
 		return err
 	}
@@ -277,12 +278,9 @@ func (x *work) put(bagName, k string, size int) error {
 // update changes a payload; one of this epoch must stay where it is, an older one
 // must not.
 func (x *work) update(bagName, k string) error {
-	b, old, err := x.reach(bagName, k)
+	b, old, err := x.reach(bagName, k, true)
 	if err != nil {
 		return err
-	}
-	if old == 0 {
-		return errSkip
 	}
 	x.w.seq++
 	n, v := uint64(x.w.seq), ""
@@ -310,12 +308,9 @@ func (x *work) update(bagName, k string) error {
 
 // remove takes a key away: by Delete, or by Retire with the Reclaim now or later.
 func (x *work) remove(bagName, k string, how byte) error {
-	b, ref, err := x.reach(bagName, k)
+	b, ref, err := x.reach(bagName, k, true)
 	if err != nil {
 		return err
-	}
-	if ref == 0 {
-		return errSkip
 	}
 	switch how {
 	case 'd':
