@@ -505,7 +505,11 @@ func TestCrashRandomHistories(t *testing.T) {
 		t.Run(flavorName(c), func(t *testing.T) {
 			t.Parallel()
 			var total crashsim.Report
-			for i := range uint64(*crashHistories) {
+			n := uint64(*crashHistories)
+			if testing.Short() {
+				n = min(n, 2)
+			}
+			for i := range n {
 				seed := *crashSeed + i
 				steps := randomHistory(rand.New(rand.NewPCG(seed, 1)), 14, c.Words || !*crashWide)
 				rep, err := explore(crashsim.Options{Config: c, MaxImages: 12, NestedImages: 3, Every: 0.5, Seed: seed}, steps)
