@@ -102,10 +102,6 @@ func (a *Allocator) Sweep(ctx context.Context, k int, unclean bool, judge Judge,
 			if i >= len(todo) {
 				return
 			}
-			if i%populateBatch == 0 {
-				last := todo[min(i+populateBatch, len(todo))-1]
-				a.r.Populate(todo[i].off(), int(last.off()-todo[i].off())+int(last.units)*unit)
-			}
 			changes[worker] = a.sweepOne(todo[i], &h, unclean, judge, changes[worker])
 			if progress != nil {
 				progress(int(todo[i].units) * unit)
@@ -126,9 +122,6 @@ func (a *Allocator) Sweep(ctx context.Context, k int, unclean bool, judge Judge,
 	}
 	return func() { a.apply(todo, changes) }, ctx.Err()
 }
-
-// populateBatch is how many superblocks a worker has mapped at once.
-const populateBatch = 64
 
 // change is a control word that a sweep replaces.
 type change struct {

@@ -37,17 +37,14 @@ func (r *Region) mapFile() error {
 	if r.domain != ProcessCrash && !r.readOnly {
 		r.mode = modeLines
 	}
-	if !isTmpfs(r.file) {
+	if isTmpfs(r.file) {
+		// Memory is the medium: set up page tables ahead of the scan.
+		unix.Madvise(unsafe.Slice((*byte)(p), r.size.Load()), unix.MADV_POPULATE_READ)
+	} else {
 		// Small folios: one store must not dirty 2 MiB.
 		unix.Madvise(unsafe.Slice((*byte)(p), max), unix.MADV_RANDOM)
 	}
 	return nil
-}
-
-func (r *Region) populate(off Off, n int) {
-	if isTmpfs(r.file) {
-		unix.Madvise(r.Bytes(off, n), unix.MADV_POPULATE_READ)
-	}
 }
 
 // mmapReserve maps *max bytes of f, or less where the address space or a limit

@@ -24,5 +24,3 @@ func lockFD(*os.File, bool) error { return ErrUnsupported }
 func isNoSpace(error) bool { return false }
 
 func diskBytes(*os.File) uint64 { return 0 }
-
-func (r *Region) populate(Off, int) {}

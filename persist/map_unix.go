@@ -55,5 +55,3 @@ func lockFD(f *os.File, exclusive bool) error {
 }
 
 func isNoSpace(err error) bool { return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EFBIG) }
-
-func (r *Region) populate(Off, int) {}

@@ -159,14 +159,6 @@ func (r *Region) Set(off Off, v uint64) {
 	r.Wrote(off, 8)
 }
 
-// Populate sets up the mapping of [off, off+n), which is about to be read, where
-// memory is the medium: cheaper than a fault for every few pages.
-func (r *Region) Populate(off Off, n int) {
-	if r.file != nil {
-		r.populate(off, n)
-	}
-}
-
 // Wrote tells a simulated machine of plain stores to [off, off+n). Real domains
 // ignore it.
 func (r *Region) Wrote(off Off, n int) {

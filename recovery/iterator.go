@@ -26,7 +26,6 @@ type Iterator struct {
 	size int              // bytes the current one had
 	ref  payload.Ref
 	err  error
-	live uint64
 
 	_ [2 * persist.LineSize]byte // apart from what its neighbours' goroutines write
 }
@@ -72,7 +71,6 @@ func (it *Iterator) Next() bool {
 		rule := "L1: control word: wrong check byte"
 		if w.Valid() {
 			if rule = it.space.Check(it.ref, it.sb.BlockSize); rule == "" {
-				it.live++
 				return true
 			}
 		}

@@ -100,7 +100,8 @@ func Heap(ctx context.Context, r *persist.Region, a *alloc.Allocator, opt Option
 		return res, err
 	}
 	m := newMeter(opt.Progress, Progress{Phase: "sweep", Total: a.Bytes()})
-	var live, scrubbed atomic.Uint64
+	var live sharded
+	var scrubbed atomic.Uint64
 	judge := func(owner alloc.Owner, off persist.Off, w uint64) (alloc.Verdict, uint64) {
 		if w == 0 {
 			return alloc.Dead, 0
@@ -118,7 +119,7 @@ func Heap(ctx context.Context, r *persist.Region, a *alloc.Allocator, opt Option
 			scrubbed.Add(1)
 		}
 		if keep {
-			live.Add(1)
+			live.add(off)
 			return alloc.Live, uint64(now)
 		}
 		return alloc.Dead, uint64(now)
@@ -137,7 +138,7 @@ func Heap(ctx context.Context, r *persist.Region, a *alloc.Allocator, opt Option
 	}
 	r.Point("scrubbed")
 
-	res.Live, res.Scrubbed, res.Damaged = live.Load(), scrubbed.Load(), g.count.Load()
+	res.Live, res.Scrubbed, res.Damaged = live.sum(), scrubbed.Load(), g.count.Load()
 	res.Bytes, res.Elapsed = m.end(), time.Since(start)
 	if r.ReadOnly() {
 		return res, nil
@@ -151,6 +152,22 @@ func Heap(ctx context.Context, r *persist.Region, a *alloc.Allocator, opt Option
 	h.Store(persist.ClockOff, persist.Seal(clock+1))
 	h.WriteBack(persist.ClockOff, 8)
 	return res, fence(&h, r)
+}
+
+// sharded counts blocks; workers, which are in different superblocks, do not share
+// lines of it.
+type sharded [16]struct {
+	n atomic.Uint64
+	_ [persist.LineSize - 8]byte
+}
+
+func (s *sharded) add(off persist.Off) { s[off/persist.UnitSize%16].n.Add(1) }
+
+func (s *sharded) sum() (n uint64) {
+	for i := range s {
+		n += s[i].n.Load()
+	}
+	return n
 }
 
 func readClock(r *persist.Region) (uint64, error) {
