@@ -2,7 +2,6 @@ package hashmap
 
 import (
 	"encoding/json"
-	"fmt"
 	"reflect"
 
 	"github.com/tidemark-db/tidemark/payload"
@@ -21,37 +20,64 @@ type Codec[T any] interface {
 	Descriptor() payload.Descriptor
 }
 
-// Fixed is the codec of a pointer-free type, which it stores as it lies in memory.
-// It panics where payload.TypeOf would refuse the type, and for types with padding,
-// whose bytes would not be determined by the value.
+// Fixed is the codec of a pointer-free type, which it stores as it lies in memory,
+// with zeros for padding and for fields named _. It panics where payload.TypeOf
+// would refuse the type. Floats count by their bits: as keys, 0 and -0 are two,
+// and a NaN is found again.
 func Fixed[T any]() Codec[T] {
 	t := payload.MustType[T]("fixed " + reflect.TypeFor[T]().String())
-	if n := padding(reflect.TypeFor[T]()); n > 0 {
-		panic(fmt.Errorf("%w: %v has %d bytes of padding; name them", payload.ErrType, reflect.TypeFor[T](), n))
-	}
-	return fixed[T]{t}
+	return fixed[T]{t, gaps(nil, reflect.TypeFor[T](), 0)}
 }
 
-type fixed[T any] struct{ t *payload.Type[T] }
+type fixed[T any] struct {
+	t    *payload.Type[T]
+	gaps []gap
+}
 
-func (f fixed[T]) Append(dst []byte, v T) ([]byte, error) { return f.t.AppendBytes(dst, &v), nil }
-func (f fixed[T]) Decode(b []byte) (T, error)             { return f.t.FromBytes(b) }
-func (f fixed[T]) Descriptor() payload.Descriptor         { return f.t.Descriptor() }
+func (f fixed[T]) Append(dst []byte, v T) ([]byte, error) {
+	n := len(dst)
+	dst = f.t.AppendBytes(dst, &v)
+	for _, g := range f.gaps {
+		clear(dst[n:][g.from:g.to])
+	}
+	return dst, nil
+}
 
-// padding returns how many bytes of a type belong to no field.
-func padding(t reflect.Type) int {
+func (f fixed[T]) Decode(b []byte) (T, error)     { return f.t.FromBytes(b) }
+func (f fixed[T]) Descriptor() payload.Descriptor { return f.t.Descriptor() }
+
+// gap is a range of a type's bytes that == does not look at.
+type gap struct{ from, to uintptr }
+
+// gaps appends those of a type that lies at offset at.
+func gaps(list []gap, t reflect.Type, at uintptr) []gap {
 	switch t.Kind() {
 	case reflect.Array:
-		return t.Len() * padding(t.Elem())
-	case reflect.Struct:
-		n := int(t.Size())
-		for i := range t.NumField() {
-			f := t.Field(i).Type
-			n -= int(f.Size()) - padding(f)
+		n := len(list)
+		for i := range uintptr(t.Len()) {
+			if list = gaps(list, t.Elem(), at+i*t.Elem().Size()); len(list) == n {
+				break // elements have none
+			}
 		}
-		return n
+	case reflect.Struct:
+		end := at
+		for i := range t.NumField() {
+			f := t.Field(i)
+			from := at + f.Offset
+			if end < from {
+				list = append(list, gap{end, from})
+			}
+			if end = from + f.Type.Size(); f.Name != "_" {
+				list = gaps(list, f.Type, from)
+			} else if from < end {
+				list = append(list, gap{from, end})
+			}
+		}
+		if end < at+t.Size() {
+			list = append(list, gap{end, at + t.Size()})
+		}
 	}
-	return 0
+	return list
 }
 
 // String is the codec of strings.
@@ -62,6 +88,15 @@ type text struct{}
 func (text) Append(dst []byte, v string) ([]byte, error) { return append(dst, v...), nil }
 func (text) Decode(b []byte) (string, error)             { return string(b), nil }
 func (text) Descriptor() payload.Descriptor              { return payload.Descriptor{Name: "string"} }
+
+// Bytes is the codec of byte slices, which it copies.
+func Bytes() Codec[[]byte] { return raw{} }
+
+type raw struct{}
+
+func (raw) Append(dst []byte, v []byte) ([]byte, error) { return append(dst, v...), nil }
+func (raw) Decode(b []byte) ([]byte, error)             { return append([]byte{}, b...), nil }
+func (raw) Descriptor() payload.Descriptor              { return payload.Descriptor{Name: "bytes"} }
 
 // JSON is the codec of whatever encoding/json can encode; better for values than
 // for keys.

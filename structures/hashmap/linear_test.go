@@ -1,8 +1,10 @@
 package hashmap_test
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -14,15 +16,20 @@ import (
 	"github.com/tidemark-db/tidemark/structures/hashmap"
 )
 
+// call is a call of a method for one key, or an operation of several.
 type call struct {
 	kind     string
 	key, val string
 	old      string
+
+	steps []call // of a "do"
+	fail  bool   // which does not end well
 }
 
 type result struct {
-	val string
-	ok  bool
+	val   string
+	ok    bool
+	steps []result
 }
 
 // register is the sequential map, one key at a time; "" is absent.
@@ -41,39 +48,132 @@ var register = porcupine.Model{
 	},
 	Init: func() any { return "" },
 	Step: func(state, in, out any) (bool, any) {
-		s, c, r := state.(string), in.(call), out.(result)
-		switch c.kind {
-		case "get":
-			return r.val == s && r.ok == (s != ""), s
-		case "put":
-			return true, c.val
-		case "putIfAbsent":
-			if s != "" {
-				return !r.ok, s
-			}
-			return r.ok, c.val
-		case "delete":
-			return r.ok == (s != ""), ""
-		case "swap":
-			if s != c.old {
-				return !r.ok, s
-			}
-			return r.ok, c.val
-		case "append":
-			return true, s + c.val
-		}
-		return false, s
+		ok, s := in.(call).follows(state.(string), out.(result))
+		return ok, s
 	},
 	DescribeOperation: func(in, out any) string { return fmt.Sprint(in, " -> ", out) },
 }
 
-// Concurrent histories over few keys, in a table that grows meanwhile, with a
-// clock that ticks every 100 µs, are those of a map.
-func TestConcurrentHistoriesAreLinearizable(t *testing.T) {
-	rounds := 60
-	if testing.Short() {
-		rounds = 15
+// follows reports whether the result is right in state s, and the state afterwards.
+func (c call) follows(s string, r result) (bool, string) {
+	switch c.kind {
+	case "get":
+		return r.val == s && r.ok == (s != ""), s
+	case "has":
+		return r.ok == (s != ""), s
+	case "put":
+		return true, c.val
+	case "putIfAbsent":
+		if s != "" {
+			return !r.ok, s
+		}
+		return r.ok, c.val
+	case "delete":
+		return r.ok == (s != ""), ""
+	case "swap": // with an old of "": if absent
+		if s != c.old {
+			return !r.ok, s
+		}
+		return r.ok, c.val
+	case "remove": // if it is old
+		if s != c.old {
+			return !r.ok, s
+		}
+		return r.ok, ""
+	case "append":
+		return true, s + c.val
+	case "do":
+		now := s
+		for i, step := range c.steps {
+			ok, next := step.follows(now, r.steps[i])
+			if !ok {
+				return false, s
+			}
+			now = next
+		}
+		if c.fail {
+			return true, s
+		}
+		return true, now
 	}
+	return false, s
+}
+
+// store is what a map has in common with one within an operation.
+type store interface {
+	Get(key []byte) ([]byte, error)
+	Has(key []byte) (bool, error)
+	Put(key, val []byte) error
+	PutIfAbsent(key, val []byte) (bool, error)
+	Delete(key []byte) (bool, error)
+	CompareAndSwap(key, old, val []byte) (bool, error)
+	CompareAndDelete(key, old []byte) (bool, error)
+	Update(key []byte, change func(old []byte, ok bool) ([]byte, bool)) error
+}
+
+func (c call) run(s store) (r result, err error) {
+	key, val := []byte(c.key), []byte(c.val)
+	var old []byte // nil: absent
+	if c.old != "" {
+		old = []byte(c.old)
+	}
+	switch c.kind {
+	case "get":
+		var v []byte
+		v, err = s.Get(key)
+		r.val, r.ok = string(v), err == nil
+		if err == tidemark.ErrNotFound {
+			err = nil
+		}
+	case "has":
+		r.ok, err = s.Has(key)
+	case "put":
+		err = s.Put(key, val)
+	case "putIfAbsent":
+		r.ok, err = s.PutIfAbsent(key, val)
+	case "delete":
+		r.ok, err = s.Delete(key)
+	case "swap":
+		r.ok, err = s.CompareAndSwap(key, old, val)
+	case "remove":
+		r.ok, err = s.CompareAndDelete(key, old)
+	case "append":
+		err = s.Update(key, func(old []byte, _ bool) ([]byte, bool) { return append(old, val...), true })
+	}
+	return r, err
+}
+
+var errFail = errors.New("fail")
+
+// runDo runs the steps of a "do" as one operation. How they went the last time
+// counts.
+func (c call) runDo(h *tidemark.Heap, m *hashmap.Map) (r result, err error) {
+	err = h.Do(func(op tidemark.Op) error {
+		r.steps = r.steps[:0]
+		for _, step := range c.steps {
+			one, err := step.run(m.In(op))
+			if err != nil {
+				return err
+			}
+			r.steps = append(r.steps, one)
+			runtime.Gosched()
+		}
+		if c.fail {
+			return errFail
+		}
+		return nil
+	})
+	if c.fail && err == errFail {
+		err = nil
+	}
+	return r, err
+}
+
+// checkHistories runs rounds of few calls by 5 goroutines on few keys, in a small
+// table that grows meanwhile, with a clock that ticks every 100 µs, and then gets
+// every key. What all calls returned must be what a map would have.
+func checkHistories(t *testing.T, rounds, calls int, next func(rnd *rand.Rand, g, i int) call) {
+	const keys = 3
 	for round := range rounds {
 		h, err := tidemark.OpenMem(&tidemark.Options{EpochLength: 100 * time.Microsecond, MaxSize: 64 << 20})
 		require.NoError(t, err)
@@ -82,20 +182,37 @@ func TestConcurrentHistoriesAreLinearizable(t *testing.T) {
 		var clock atomic.Int64
 		var mu sync.Mutex
 		var history []porcupine.Operation
+		record := func(g int, c call) porcupine.Operation {
+			start := clock.Add(1)
+			var r result
+			var err error
+			if c.kind == "do" {
+				r, err = c.runDo(h, m)
+			} else {
+				r, err = c.run(m)
+			}
+			if err != nil {
+				t.Errorf("%v: %v", c, err)
+			}
+			return porcupine.Operation{ClientId: g, Input: c, Call: start, Output: r, Return: clock.Add(1)}
+		}
 		var wg sync.WaitGroup
 		for g := range 5 {
 			wg.Go(func() {
 				rnd := rand.New(rand.NewPCG(uint64(round), uint64(g)))
 				var mine []porcupine.Operation
-				for i := range 40 {
-					c := call{
-						kind: []string{"get", "put", "putIfAbsent", "delete", "swap", "append"}[rnd.IntN(6)],
-						key:  fmt.Sprint("k", rnd.IntN(3)), val: fmt.Sprintf("%d.%d;", g, i), old: fmt.Sprintf("%d.%d;", rnd.IntN(5), rnd.IntN(i+1)),
+				for i := range calls {
+					c := next(rnd, g, i)
+					c.key = fmt.Sprint("k", rnd.IntN(keys))
+					for j := range c.steps {
+						c.steps[j].key = c.key
 					}
-					start := clock.Add(1)
-					r := perform(t, m, c)
-					mine = append(mine, porcupine.Operation{ClientId: g, Input: c, Call: start, Output: r, Return: clock.Add(1)})
-					m.Put(fmt.Appendf(nil, "filler %d %d", g, i), nil) // makes the table grow
+					mine = append(mine, record(g, c))
+					filler := fmt.Appendf(nil, "filler %d %d", g, i) // makes the table grow
+					m.Put(filler, nil)
+					if i%3 == 0 {
+						m.Delete(filler)
+					}
 				}
 				mu.Lock()
 				defer mu.Unlock()
@@ -103,6 +220,9 @@ func TestConcurrentHistoriesAreLinearizable(t *testing.T) {
 			})
 		}
 		wg.Wait()
+		for k := range keys {
+			history = append(history, record(0, call{kind: "get", key: fmt.Sprint("k", k)}))
+		}
 		if res, _ := porcupine.CheckOperationsVerbose(register, history, 20*time.Second); res != porcupine.Ok {
 			t.Fatalf("round %d: history is %v", round, res)
 		}
@@ -110,158 +230,45 @@ func TestConcurrentHistoriesAreLinearizable(t *testing.T) {
 	}
 }
 
-func perform(t *testing.T, m *hashmap.Map, c call) (r result) {
-	key, val := []byte(c.key), []byte(c.val)
-	var err error
-	switch c.kind {
-	case "get":
-		var v []byte
-		v, err = m.Get(key)
-		r.val, r.ok = string(v), err == nil
-		if !r.ok && err == tidemark.ErrNotFound {
-			err = nil
-		}
-	case "put":
-		err = m.Put(key, val)
-	case "putIfAbsent":
-		r.ok, err = m.PutIfAbsent(key, val)
-	case "delete":
-		r.ok, err = m.Delete(key)
-	case "swap":
-		r.ok, err = m.CompareAndSwap(key, []byte(c.old), val)
-	case "append":
-		err = m.Update(key, func(old []byte, _ bool) ([]byte, bool) { return append(append([]byte{}, old...), val...), true })
-	}
-	if err != nil {
-		t.Errorf("%v: %v", c, err)
-	}
-	return r
+func randomCall(rnd *rand.Rand, g, i int, kinds ...string) call {
+	return call{kind: kinds[rnd.IntN(len(kinds))], val: fmt.Sprintf("%d.%d;", g, i), old: fmt.Sprintf("%d.%d;", rnd.IntN(5), rnd.IntN(i+1))}
 }
 
-// Transfers between two maps by operations that sometimes fail at the end keep
-// the sum, whatever else writes to the same keys, and leave nothing pending.
-func TestHammerOperationsOverTwoMaps(t *testing.T) {
-	n := 40000
+// Concurrent histories of methods are those of a map.
+func TestConcurrentHistoriesAreLinearizable(t *testing.T) {
+	rounds := 60
 	if testing.Short() {
-		n = 400
+		rounds = 15
 	}
-	dir := t.TempDir()
-	h, err := tidemark.Open(dir, &tidemark.Options{EpochLength: time.Millisecond})
-	require.NoError(t, err)
-	a := openTyped(t, h, "a", hashmap.Fixed[uint64](), hashmap.Fixed[int64]())
-	b := openTyped(t, h, "b", hashmap.Fixed[uint64](), hashmap.Fixed[int64]())
-	const keys = 20
-	for k := range uint64(keys) {
-		require.NoError(t, a.Put(k, 100))
-		require.NoError(t, b.Put(k, 100))
-	}
-	boom := fmt.Errorf("boom")
-	var wg sync.WaitGroup
-	stop := make(chan struct{})
-	for g := range 6 {
-		wg.Go(func() {
-			rnd := rand.New(rand.NewPCG(9, uint64(g)))
-			for range n {
-				from, to, fail := rnd.Uint64N(keys), rnd.Uint64N(keys), rnd.IntN(3) == 0
-				err := h.Do(func(op tidemark.Op) error {
-					add := func(m *hashmap.Typed[uint64, int64], k uint64, d int64) error {
-						return m.In(op).Update(k, func(old int64, _ bool) (int64, bool) { return old + d, true })
-					}
-					if err := add(a, from, -1); err != nil {
-						return err
-					}
-					if err := add(b, to, 1); err != nil {
-						return err
-					}
-					if fail {
-						return boom
-					}
-					return nil
-				})
-				if err != nil && !(fail && err == boom) {
-					t.Errorf("transfer: %v", err)
-					return
-				}
-			}
-		})
-	}
-	var reader sync.WaitGroup
-	reader.Go(func() {
-		for {
-			select {
-			case <-stop:
-				return
-			default:
-				seen := 0
-				for range a.All(nil) {
-					seen++
-				}
-				if seen != keys {
-					t.Errorf("a loop saw %d of %d keys", seen, keys)
-					return
-				}
-			}
-		}
+	checkHistories(t, rounds, 40, func(rnd *rand.Rand, g, i int) call {
+		return randomCall(rnd, g, i, "get", "has", "put", "putIfAbsent", "delete", "swap", "remove", "append")
 	})
-	wg.Wait()
-	close(stop)
-	reader.Wait()
-	sum := func(a, b *hashmap.Typed[uint64, int64]) (s int64) {
-		for _, v := range a.All(nil) {
-			s += v
-		}
-		for _, v := range b.All(nil) {
-			s += v
-		}
-		return s
-	}
-	require.EqualValues(t, 2*keys*100, sum(a, b))
-	for k := range uint64(keys) { // nothing is left pending
-		require.NoError(t, a.Update(k, func(v int64, ok bool) (int64, bool) { return v, ok }))
-	}
-	require.NoError(t, h.Close())
-	h, err = tidemark.Open(dir, nil)
-	require.NoError(t, err)
-	defer h.Close()
-	a = openTyped(t, h, "a", hashmap.Fixed[uint64](), hashmap.Fixed[int64]())
-	b = openTyped(t, h, "b", hashmap.Fixed[uint64](), hashmap.Fixed[int64]())
-	require.EqualValues(t, 2*keys*100, sum(a, b))
 }
 
-// An entry that is there all the time is seen exactly once, while the table grows
-// from its smallest size.
-func TestLoopsSeeEachEntryOnceWhileTheTableGrows(t *testing.T) {
-	h, err := tidemark.OpenMem(nil)
-	require.NoError(t, err)
-	defer h.Close()
-	m, err := hashmap.Open(h, "m", nil)
-	require.NoError(t, err)
-	const old = 100
-	for i := range old {
-		require.NoError(t, m.Put(fmt.Appendf(nil, "old %d", i), nil))
+// Operations of several steps happen at once or, if they fail, not at all: to all
+// that changes an entry, and to a reader once they have ended. (Others may read
+// what they have done before that, so no reader runs meanwhile.) An operation has
+// an entry to itself from its first change of it.
+func TestHistoriesWithOperationsThatFail(t *testing.T) {
+	rounds := 60
+	if testing.Short() {
+		rounds = 15
 	}
-	i := 0
-	seen := map[string]int{}
-	for k := range m.Keys() {
-		seen[string(k)]++
-		for range 300 { // grows while the loop runs
-			i++
-			if err := m.Put(fmt.Appendf(nil, "new %d", i), nil); err != nil {
-				t.Fatal(err)
+	writes := []string{"put", "putIfAbsent", "delete", "swap", "remove", "append"}
+	checkHistories(t, rounds, 30, func(rnd *rand.Rand, g, i int) call {
+		if rnd.IntN(2) == 0 {
+			return randomCall(rnd, g, i, writes...)
+		}
+		c := call{kind: "do", fail: rnd.IntN(2) == 0}
+		c.steps = append(c.steps, randomCall(rnd, g, i, "put"))
+		for range rnd.IntN(4) {
+			step := randomCall(rnd, g, i, append(writes, "get", "has")...)
+			step.val += "x"
+			if rnd.IntN(2) == 0 {
+				step.old = c.steps[0].val
 			}
+			c.steps = append(c.steps, step)
 		}
-		if i > 60000 {
-			break
-		}
-	}
-	for i := range old {
-		if n := seen[fmt.Sprint("old ", i)]; n != 1 && i < 60000/300 && len(seen) < 60000/300 {
-			t.Errorf("old %d was seen %d times", i, n)
-		}
-	}
-	for k, n := range seen {
-		if n != 1 {
-			t.Errorf("%s was seen %d times", k, n)
-		}
-	}
+		return c
+	})
 }

@@ -187,9 +187,8 @@ func (m *Map) len() (n int64) {
 	return n
 }
 
-// Len returns the number of entries. While others change the map it is a number
-// between those it has had.
-func (m *Map) Len() int { return int(m.len()) }
+// Len returns the number of entries; while others change the map, an estimate.
+func (m *Map) Len() int { return int(max(m.len(), 0)) }
 
 // Close closes the map; the heap stays open. Methods then return ErrClosed; those
 // that run meanwhile are the caller's to wait for.

@@ -2,7 +2,6 @@ package hashmap
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"iter"
 	"sync"
@@ -37,7 +36,7 @@ func (t *Typed[K, V]) Map() *Map { return t.m }
 // TypedTx is a typed map within an operation; see [Map.In].
 type TypedTx[K, V any] struct {
 	t *Typed[K, V]
-	x Tx
+	x ops // a Tx, in an interface once and for all
 }
 
 // In returns the map within op.
@@ -52,18 +51,27 @@ type ops interface {
 	Delete(key []byte) (bool, error)
 	CompareAndSwap(key, old, val []byte) (bool, error)
 	CompareAndDelete(key, old []byte) (bool, error)
-	Update(key []byte, change func(old []byte, ok bool) (val []byte, keep bool)) error
+	Clear() error
 }
 
 // with encodes a key into a buffer of the pool and runs f.
 func (t *Typed[K, V]) with(key K, f func(b *buffers) error) error {
 	b := t.bufs.Get().(*buffers)
-	defer t.bufs.Put(b)
+	defer t.release(b)
 	var err error
 	if b.key, err = t.keys.Append(b.key[:0], key); err != nil {
 		return err
 	}
 	return f(b)
+}
+
+// maxPooled bounds what a pooled buffer keeps.
+const maxPooled = 1 << 20
+
+func (t *Typed[K, V]) release(b *buffers) {
+	if cap(b.key)+cap(b.val)+cap(b.old) <= maxPooled {
+		t.bufs.Put(b)
+	}
 }
 
 // withValue encodes a value as well.
@@ -119,26 +127,45 @@ func (t *Typed[K, V]) swap(o ops, key K, old, val V) (ok bool, err error) {
 	return ok, err
 }
 
+func (t *Typed[K, V]) removeIf(o ops, key K, old V) (ok bool, err error) {
+	err = t.with(key, func(b *buffers) (err error) {
+		if b.old, err = t.vals.Append(b.old[:0], old); err != nil {
+			return err
+		}
+		if b.old == nil {
+			b.old = []byte{} // nil would mean absent
+		}
+		ok, err = o.CompareAndDelete(b.key, b.old)
+		return err
+	})
+	return ok, err
+}
+
 func (t *Typed[K, V]) update(o ops, key K, change func(old V, ok bool) (V, bool)) error {
-	return t.with(key, func(b *buffers) error {
-		var failed error
-		err := o.Update(b.key, func(old []byte, ok bool) ([]byte, bool) {
-			var was V
-			if ok {
-				if was, failed = t.vals.Decode(old); failed != nil {
-					return old, true
+	return t.with(key, func(b *buffers) (err error) {
+		for {
+			var old V
+			var ok, done bool
+			switch b.old, err = o.AppendGet(b.old[:0], b.key); err {
+			case nil:
+				if old, err = t.vals.Decode(b.old); err != nil {
+					return err
 				}
+				ok = true
+			case tidemark.ErrNotFound:
+				b.old = nil
+			default:
+				return err
 			}
-			val, keep := change(was, ok)
-			if !keep {
-				return nil, false
+			if val, keep := change(old, ok); !keep {
+				done, err = o.CompareAndDelete(b.key, b.old)
+			} else if b.val, err = t.vals.Append(b.val[:0], val); err == nil {
+				done, err = o.CompareAndSwap(b.key, b.old, b.val)
 			}
-			if b.val, failed = t.vals.Append(b.val[:0], val); failed != nil {
-				return old, ok
+			if done || err != nil {
+				return err
 			}
-			return b.val, true
-		})
-		return errors.Join(failed, err)
+		}
 	})
 }
 
@@ -163,6 +190,10 @@ func (t *Typed[K, V]) CompareAndSwap(key K, old, val V) (bool, error) {
 	return t.swap(t.m, key, old, val)
 }
 
+// CompareAndDelete removes key if the encoding of its value is that of old, and
+// reports whether it did.
+func (t *Typed[K, V]) CompareAndDelete(key K, old V) (bool, error) { return t.removeIf(t.m, key, old) }
+
 // Update has change see the value of key, if it is there, and makes what it
 // returns the new value, or removes key if it returns false. See [Map.Update].
 func (t *Typed[K, V]) Update(key K, change func(old V, ok bool) (V, bool)) error {
@@ -180,21 +211,35 @@ func (t *Typed[K, V]) All(err *error) iter.Seq2[K, V] {
 	return func(yield func(K, V) bool) {
 		for kb, vb := range t.m.All() {
 			k, e := t.keys.Decode(kb)
+			var v V
 			if e == nil {
-				var v V
-				if v, e = t.vals.Decode(vb); e == nil {
-					if !yield(k, v) {
-						return
-					}
-					continue
-				}
+				v, e = t.vals.Decode(vb)
 			}
-			if err != nil {
-				*err = fmt.Errorf("tidemark: %s: map %q: key %x: %w", t.m.h.Path(), t.m.Name(), kb, e)
+			if t.bad(err, kb, e) || !yield(k, v) {
+				return
 			}
-			return
 		}
 	}
+}
+
+// Keys returns the keys as [Map.Keys] does. Its err is that of All.
+func (t *Typed[K, V]) Keys(err *error) iter.Seq[K] {
+	return func(yield func(K) bool) {
+		for kb := range t.m.Keys() {
+			k, e := t.keys.Decode(kb)
+			if t.bad(err, kb, e) || !yield(k) {
+				return
+			}
+		}
+	}
+}
+
+// bad reports whether an entry did not decode, and says so in *err.
+func (t *Typed[K, V]) bad(err *error, key []byte, e error) bool {
+	if e != nil && err != nil {
+		*err = fmt.Errorf("tidemark: %s: map %q: key %x: %w", t.m.h.Path(), t.m.Name(), key[:min(len(key), 64)], e)
+	}
+	return e != nil
 }
 
 // The methods of [Typed] within the operation.
@@ -212,3 +257,7 @@ func (x TypedTx[K, V]) CompareAndSwap(key K, old, val V) (bool, error) {
 func (x TypedTx[K, V]) Update(key K, change func(old V, ok bool) (V, bool)) error {
 	return x.t.update(x.x, key, change)
 }
+func (x TypedTx[K, V]) CompareAndDelete(key K, old V) (bool, error) {
+	return x.t.removeIf(x.x, key, old)
+}
+func (x TypedTx[K, V]) Clear() error { return x.x.Clear() }

@@ -2,9 +2,13 @@ package hashmap_test
 
 import (
 	"errors"
+	"fmt"
 	"maps"
+	"math"
+	"slices"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/stretchr/testify/require"
 	"github.com/tidemark-db/tidemark"
@@ -106,19 +110,190 @@ func TestTypedRefusesOtherEncodings(t *testing.T) {
 func TestFixedRefusesWhatHasNoFixedBytes(t *testing.T) {
 	require.Panics(t, func() { hashmap.Fixed[string]() })
 	require.Panics(t, func() { hashmap.Fixed[struct{ T time.Time }]() })
-	require.Panics(t, func() {
-		hashmap.Fixed[struct {
-			A int8
-			B int64
-		}]()
-	}, "padding")
-	require.NotPanics(t, func() {
-		hashmap.Fixed[struct {
-			A int8
-			_ [7]byte
-			B int64
-		}]()
-	})
+	require.Panics(t, func() { hashmap.Fixed[int]() }, "its size depends on the platform")
+	require.Panics(t, func() { hashmap.Fixed[struct{}]() })
+	defer func() {
+		err, _ := recover().(error)
+		require.ErrorIs(t, err, tidemark.ErrType)
+		require.ErrorContains(t, err, ".B[].C", "names the field")
+	}()
+	hashmap.Fixed[struct {
+		A int8
+		B [2]struct{ C *int }
+	}]()
+}
+
+// padded has every kind of bytes that == does not look at.
+type padded struct {
+	A int8 // and 7 of padding
+	B int64
+	_ [3]byte
+	C [2]struct {
+		X int16
+		_ int8 // and 1 of padding
+	}
+	_ struct{ P, Q int32 }
+	D bool // and padding at the end
+}
+
+// Equal values are one key, whatever their padding holds.
+func TestFixedIgnoresPadding(t *testing.T) {
+	c := hashmap.Fixed[padded]()
+	var clean padded
+	clean.A, clean.B, clean.C[1].X, clean.D = 1, 2, 3, true
+	want, err := c.Append(nil, clean)
+	require.NoError(t, err)
+	n := 0
+	for at := range unsafe.Sizeof(clean) {
+		dirty := clean
+		(*[unsafe.Sizeof(clean)]byte)(unsafe.Pointer(&dirty))[at] ^= 0x10
+		if at == unsafe.Offsetof(clean.D) || dirty != clean {
+			continue // a bool holds nothing but 0 and 1
+		}
+		n++
+		b, err := c.Append([]byte("before"), dirty)
+		require.NoError(t, err)
+		require.Equal(t, "before"+string(want), string(b), "byte %d", at)
+	}
+	require.Equal(t, int(unsafe.Sizeof(clean))-1-8-2*2-1, n)
+	back, err := c.Decode(want)
+	require.NoError(t, err)
+	require.Equal(t, clean, back)
+}
+
+// Floats count by their bits.
+func TestFixedFloats(t *testing.T) {
+	h, err := tidemark.OpenMem(nil)
+	require.NoError(t, err)
+	defer h.Close()
+	m := openTyped(t, h, "m", hashmap.Fixed[float64](), hashmap.Bytes())
+	zero := 0.0
+	for _, f := range []float64{math.NaN(), zero, -zero, math.Copysign(0, -1), math.Inf(-1)} {
+		require.NoError(t, m.Put(f, fmt.Append(nil, f)))
+		v, err := m.Get(f)
+		require.NoError(t, err)
+		require.Equal(t, fmt.Sprint(f), string(v))
+	}
+	require.Equal(t, 4, m.Len())
+}
+
+// Every method, alone and within an operation, against what a map would do.
+func TestTypedMethods(t *testing.T) {
+	h, err := tidemark.OpenMem(nil)
+	require.NoError(t, err)
+	defer h.Close()
+	m := openTyped(t, h, "m", hashmap.String(), hashmap.String())
+	type methods interface {
+		Get(string) (string, error)
+		Has(string) (bool, error)
+		Put(string, string) error
+		PutIfAbsent(string, string) (bool, error)
+		CompareAndSwap(k, old, val string) (bool, error)
+		CompareAndDelete(k, old string) (bool, error)
+		Delete(string) (bool, error)
+		Update(string, func(string, bool) (string, bool)) error
+		Clear() error
+	}
+	run := func(m methods) error {
+		is := func(want bool) func(bool, error) {
+			return func(got bool, err error) {
+				t.Helper()
+				require.NoError(t, err)
+				require.Equal(t, want, got)
+			}
+		}
+		holds := func(k, want string) {
+			t.Helper()
+			v, err := m.Get(k)
+			require.NoError(t, err)
+			require.Equal(t, want, v)
+		}
+		is(false)(m.Has("k"))
+		is(false)(m.CompareAndSwap("k", "", "1")) // an empty value is not an absent one
+		is(false)(m.CompareAndDelete("k", ""))
+		is(true)(m.PutIfAbsent("k", ""))
+		is(false)(m.PutIfAbsent("k", "2"))
+		is(false)(m.CompareAndSwap("k", "x", "3"))
+		is(true)(m.CompareAndSwap("k", "", "4"))
+		holds("k", "4")
+		is(false)(m.CompareAndDelete("k", ""))
+		is(true)(m.CompareAndDelete("k", "4"))
+		is(false)(m.Delete("k"))
+		absent := func(old string, ok bool) (string, bool) {
+			require.False(t, ok)
+			require.Empty(t, old)
+			return "", false
+		}
+		require.NoError(t, m.Update("k", absent))
+		is(false)(m.Has("k"))
+		for range 3 {
+			require.NoError(t, m.Update("k", func(old string, ok bool) (string, bool) { return old + "u", true }))
+		}
+		holds("k", "uuu")
+		require.NoError(t, m.Update("k", func(string, bool) (string, bool) { return "", false }))
+		_, err := m.Get("k")
+		require.ErrorIs(t, err, tidemark.ErrNotFound)
+		require.NoError(t, m.Put("", "empty"))
+		is(true)(m.Delete(""))
+		require.NoError(t, m.Put("a", "1"))
+		require.NoError(t, m.Put("b", "2"))
+		require.NoError(t, m.Clear())
+		is(false)(m.Has("a"))
+		return m.Put("end", "end")
+	}
+	require.NoError(t, run(m))
+	require.NoError(t, m.Clear())
+	require.Error(t, h.Do(func(op tidemark.Op) error {
+		require.NoError(t, run(m.In(op)))
+		return errors.New("no")
+	}))
+	require.Zero(t, m.Len())
+	require.NoError(t, h.Do(func(op tidemark.Op) error { return run(m.In(op)) }))
+	var bad error
+	require.Equal(t, []string{"end"}, slices.Collect(m.Keys(&bad)))
+	require.Equal(t, map[string]string{"end": "end"}, maps.Collect(m.All(&bad)))
+	require.NoError(t, bad)
+	for range m.All(nil) {
+		break
+	}
+	require.NoError(t, m.Close())
+	_, err = m.Get("end")
+	require.ErrorIs(t, err, tidemark.ErrClosed)
+}
+
+// A value that does not decode, and a codec or callback that panics, change nothing
+// and leave nothing locked.
+func TestTypedUpdateThatFails(t *testing.T) {
+	h, err := tidemark.OpenMem(nil)
+	require.NoError(t, err)
+	defer h.Close()
+	m := openTyped(t, h, "m", hashmap.String(), hashmap.JSON[int]())
+	require.NoError(t, m.Map().Put([]byte("bad"), []byte("{")))
+	_, err = m.Get("bad")
+	require.Error(t, err)
+	require.Error(t, m.Update("bad", func(int, bool) (int, bool) { t.Error("called"); return 0, true }))
+	b, err := m.Map().Get([]byte("bad"))
+	require.NoError(t, err)
+	require.Equal(t, "{", string(b))
+	for _, in := range []func(func(func(string, func(int, bool) (int, bool)) error)){
+		func(f func(func(string, func(int, bool) (int, bool)) error)) { f(m.Update) },
+		func(f func(func(string, func(int, bool) (int, bool)) error)) {
+			h.Do(func(op tidemark.Op) error { f(m.In(op).Update); return nil })
+		},
+	} {
+		require.Panics(t, func() {
+			in(func(update func(string, func(int, bool) (int, bool)) error) {
+				update("n", func(int, bool) (int, bool) { return 1, true })
+				update("n", func(int, bool) (int, bool) { panic("boom") })
+			})
+		})
+		require.NoError(t, m.Put("n", 2))
+		n, err := m.Get("n")
+		require.NoError(t, err)
+		require.Equal(t, 2, n)
+		_, err = m.Delete("n")
+		require.NoError(t, err)
+	}
 }
 
 // A codec that fails half-way changes nothing and gets its error back.
@@ -135,36 +310,4 @@ func TestTypedCodecErrors(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, 1.0, v)
 	require.Equal(t, 1, m.Len())
-}
-
-func TestAllocations(t *testing.T) {
-	h, err := tidemark.OpenMem(nil)
-	require.NoError(t, err)
-	defer h.Close()
-	m, err := hashmap.Open(h, "m", nil)
-	require.NoError(t, err)
-	tm := openTyped(t, h, "t", hashmap.Fixed[uint64](), hashmap.Fixed[point]())
-	key, buf := []byte("a key of some length"), make([]byte, 0, 2000)
-	vals := [][]byte{make([]byte, 100), make([]byte, 1000)}
-	for _, c := range []struct {
-		name string
-		f    func(i int)
-	}{
-		{"AppendGet", func(int) { m.AppendGet(buf, key) }},
-		{"Has", func(int) { m.Has(key) }},
-		{"Put over", func(i int) { m.Put(key, vals[i%2]) }},
-		{"PutIfAbsent, Delete", func(int) { m.Delete(key); m.PutIfAbsent(key, vals[0]) }},
-		{"CompareAndSwap", func(int) { m.CompareAndSwap(key, vals[0], vals[0]) }},
-		{"Typed.Put, Get", func(int) { tm.Put(7, point{1, 2}); tm.Get(7) }},
-	} {
-		m.Put(key, vals[0])
-		i := 0
-		run := func() { i++; c.f(i) }
-		for range 5000 { // grow the lists of an epoch
-			run()
-		}
-		if n := testing.AllocsPerRun(2000, run); n > 0 && !raceEnabled {
-			t.Errorf("%s allocates %v times", c.name, n)
-		}
-	}
 }

@@ -1,6 +1,10 @@
 package hashmap
 
-import "github.com/tidemark-db/tidemark"
+import (
+	"slices"
+
+	"github.com/tidemark-db/tidemark"
+)
 
 // Put sets the value of key.
 func (m *Map) Put(key, val []byte) error {
@@ -33,20 +37,25 @@ func (m *Map) CompareAndDelete(key, old []byte) (bool, error) {
 // Update has change see the value of key, if it is there, and makes what it
 // returns the new value, or removes key if it returns false. No lock is held
 // meanwhile: if the value has changed in between, change is called again. change
-// must not keep old.
+// may modify old and return it, but must not keep it.
 func (m *Map) Update(key []byte, change func(old []byte, ok bool) (val []byte, keep bool)) error {
 	return m.update(key, change, m.AppendGet, m.do)
 }
 
 func (m *Map) update(key []byte, change func([]byte, bool) ([]byte, bool), get func(dst, key []byte) ([]byte, error), do func(request) (bool, error)) error {
-	var buf []byte
+	var buf, copied []byte
 	for {
 		old, err := get(buf[:0], key)
 		if err != nil && err != tidemark.ErrNotFound {
 			return err
 		}
 		ok := err == nil
-		val, keep := change(old, ok)
+		var own []byte // a copy that change may modify; nil only if key is absent
+		if ok {
+			copied = append(slices.Grow(copied[:0], len(old)+1), old...)
+			own = copied
+		}
+		val, keep := change(own, ok)
 		r := request{key: key, val: val, kind: compareAndSwap, old: old, present: ok}
 		if !keep {
 			r.kind, r.val = compareAndDelete, nil
@@ -158,5 +167,7 @@ func (x Tx) Clear() error {
 			return err
 		}
 	}
-	return nil
+	op, err := x.m.begin() // has the loop ended because the heap is being closed?
+	op.End()
+	return err
 }
